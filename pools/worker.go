@@ -105,6 +105,8 @@ type Worker struct {
 	Prioritizes bool `json:"prioritizes,omitempty"`
 	// FetchesRest reports whether a decode engine keeps a prefix cache and fetches only the blocks that it lacks.
 	FetchesRest bool `json:"fetches_rest,omitempty"`
+	// IgnoresSuffix reports whether the engine drops a completion's suffix: an SGLang without a completion template.
+	IgnoresSuffix bool `json:"ignores_suffix,omitempty"`
 	// ModelInput is what the worker takes as a completion's prompt: "tokens" (ids) or "text". Empty means "text". Chats
 	// go as messages to both.
 	ModelInput string `json:"model_input"`

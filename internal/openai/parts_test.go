@@ -117,3 +117,15 @@ func TestMergeWhole(t *testing.T) {
 		`"usage":{"completion_tokens":3,"prompt_tokens":9,"total_tokens":12}}`,
 		string(m.AppendWhole(nil, [][]byte{whole("a", `{"index":0,"text":"x"},{"index":1}`, 4, 1), whole("b", `{"index":1}, {"text":"y"}`, 5, 2)})))
 }
+
+func BenchmarkMergeEvent(b *testing.B) {
+	data := []byte(`{"id":"cmpl-8b6d6163a9d179a0-1","object":"text_completion","created":1795720158,"model":"m","choices":[{"index":0,` +
+		`"text":" word","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}`)
+	ev := Event{Raw: AppendEvent(nil, data), Data: data}
+	m := &Merge{Answers: 1, Calls: 1}
+	out := m.AppendEvent(nil, 1, ev)
+	b.SetBytes(int64(len(out)))
+	for b.Loop() {
+		out = m.AppendEvent(out[:0], 1, ev)
+	}
+}

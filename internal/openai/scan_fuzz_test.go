@@ -19,6 +19,8 @@ func FuzzScan(f *testing.F) {
 		`{"model":"m","prompt":[[1,2,3]],"nvext":{"agent_hints":{"priority":1},"extra_fields":["timing"]}}`,
 		`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url"}]}]}`,
 		`{"mod\u0065l":"m","messages":[{"role":"user","content":null}],"vllm_xargs":{"rid":1}}`,
+		`{"prompt":["a", "\u00e9"],"n":2,"best_of":2,"seed":1}`,
+		`{"prompt":[[1, 2],[3]],"rid":null}`,
 		`{"a":[[[[{"b":[1.5e-3,true,false,null]}]]]]}`,
 	} {
 		f.Add([]byte(body))
@@ -43,8 +45,31 @@ func FuzzScan(f *testing.F) {
 			_ = json.Unmarshal(m["model"], &model)
 			require.Equal(t, model, r.Model)
 			samePrompt(t, r, m)
+			sameParts(t, r, m)
 		}
 	})
+}
+
+// sameParts splits a completion of several prompts: each part has one of them, and all else.
+func sameParts(t *testing.T, r *Request, m map[string]json.RawMessage) {
+	t.Helper()
+	var prompts []json.RawMessage
+	if r.Prompts() > 1 {
+		require.NoError(t, json.Unmarshal(m["prompt"], &prompts))
+		require.Len(t, prompts, r.Prompts())
+	}
+	for i, want := range prompts {
+		part, err := r.Part(i, 1)
+		require.NoError(t, err)
+		got, _ := part.Field("prompt")
+		require.Equal(t, string(bytes.TrimSpace(want)), string(got))
+		require.Equal(t, []any{r.Prompt.Kind, 1, 1}, []any{part.Prompt.Kind, part.N, part.Prompts()})
+		for name, value := range m {
+			if own, ok := part.Field(name); name != "prompt" && name != "n" && name != "best_of" && ok && !bytes.Equal(own, value) {
+				t.Fatalf("%q is %q, was %q", name, own, value)
+			}
+		}
+	}
 }
 
 // samePrompt compares a scanned prompt with what encoding/json reads.

@@ -161,7 +161,7 @@ func (d *sglang) whole(c *call) any {
 	a := d.object(c, c.object)
 	a.Usage = d.usage(c)
 	a.Metadata = map[string]any{"weight_version": "default",
-		"weight_versions": []map[string]any{{"version": "default", "start": 0, "end": d.usage(c).CompletionTokens}}}
+		"weight_versions": []map[string]any{{"version": "default", "start": 0, "end": c.choices[0].generated}}} // completion_two, as below
 	for i := range c.choices {
 		ch := &c.choices[i]
 		text := string(ch.text)

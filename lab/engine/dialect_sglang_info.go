@@ -47,7 +47,7 @@ func (d *sglang) serverInfo(w http.ResponseWriter, r *http.Request) {
 		"page_size": c.BlockSize, "context_length": c.ContextLength,
 		"max_total_num_tokens": c.TotalKVBlocks * c.BlockSize, "max_running_requests": c.MaxNumSeqs,
 		"chunked_prefill_size": c.MaxNumBatchedTokens,
-		"max_queued_requests":  nil, "disaggregation_mode": d.mode(), "disaggregation_bootstrap_port": c.TransferPort,
+		"max_queued_requests":  nil, "completion_template": nil, "disaggregation_mode": d.mode(), "disaggregation_bootstrap_port": c.TransferPort,
 		"disaggregation_transfer_backend":          "mooncake",
 		"disaggregation_decode_enable_radix_cache": c.DecodeRadixCache,
 		"enable_cache_report":                      !c.NoCacheReport, "enable_priority_scheduling": false, "kv_events": nil,

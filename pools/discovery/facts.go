@@ -39,6 +39,7 @@ type facts struct {
 	engineIDs       string // by rank, a line each, as that reports them
 	prioritizes     bool   // it schedules by priority, the higher first
 	fetchesRest     bool   // as decode worker
+	ignoresSuffix   bool   // it has no completion template
 	version         string // the engine's release
 	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
 	contextRank     int    // the data-parallel rank that it belongs to
@@ -85,6 +86,7 @@ func (f facts) record(listed pools.Worker, blockSize int) (w pools.Worker, noEve
 	w.DataParallelRanks = cmp.Or(listed.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(listed.ModelInput, "text")
 	w.Prioritizes, w.FetchesRest = listed.Prioritizes || f.prioritizes, listed.FetchesRest || f.fetchesRest && listed.Role == pools.Decode
+	w.IgnoresSuffix = f.ignoresSuffix
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(listed.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
 	}
@@ -259,6 +261,7 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 		json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
 	f.prioritizes = priority && !lowFirst
 	_ = json.Unmarshal(fields["disaggregation_decode_enable_radix_cache"], &f.fetchesRest)
+	f.ignoresSuffix = string(fields["completion_template"]) == "null"
 	f.readVersion(body)
 	f.kv = readKVEvents(fields["kv_events"])
 	f.pageTokens = number("page_size")

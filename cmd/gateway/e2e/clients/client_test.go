@@ -70,6 +70,19 @@ func TestCompletions(t *testing.T) {
 	if ids, err := c.Completions.New(t.Context(), params); err != nil || ids.Usage.PromptTokens != 3 {
 		t.Errorf("token ids: %v", err)
 	}
+	params.N, params.Prompt = openai.Int(2), openai.CompletionNewParamsPromptUnion{OfArrayOfStrings: []string{"Once", "Twice upon"}}
+	whole, err = c.Completions.New(t.Context(), params)
+	require.NoError(t, err)
+	texts := make([]string, 4)
+	for stream = c.Completions.NewStreaming(t.Context(), params); stream.Next(); {
+		for _, choice := range stream.Current().Choices {
+			texts[choice.Index] += choice.Text
+		}
+	}
+	require.NoError(t, stream.Err())
+	for i, choice := range whole.Choices {
+		assert.True(t, choice.Index == int64(i) && choice.Text != "" && choice.Text == texts[i], "choice %d: %+v, streamed %q", i, choice, texts)
+	}
 }
 
 func TestModelsAndErrors(t *testing.T) {

@@ -286,6 +286,18 @@ func TestPartsResume(t *testing.T) {
 	}
 }
 
+// An SGLang that reports no completion template would ignore a suffix.
+func TestSuffixWithoutTemplate(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
+		f := sglangFleet(t, 1, 1, nil, nil)
+		f.Refused(f.Post(fleet.CompletionPath, `{"prompt":"ab","suffix":"x"}`), http.StatusBadRequest, "", "suffix", "--completion-template")
+		for _, none := range []string{`null`, `""`} {
+			f.Good(fleet.CompletionPath, `{"prompt":"ab","suffix":`+none+`}`)
+		}
+		f.Idle()
+	})
+}
+
 // What no engine could take is refused with the field's name, at once, and nothing is called.
 func TestHostilePrompts(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
