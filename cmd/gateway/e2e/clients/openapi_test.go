@@ -112,6 +112,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 				{"POST /v1/messages", `{` + say + `}`, "", 200, nil},
 				{"POST /v1/messages", `{` + say + `,"stream":true}`, "MessagesEvent", 200, nil},
 				{"POST /v1/messages", `{` + say + `,"top_p":9}`, "", 400, nil},
+				{"POST /v1/messages/count_tokens", `{` + say + `}`, "", 200, nil},
 				{"POST /v1/embeddings", `{` + text + `}`, "", 200, nil},
 				{"POST /v1/embeddings", `{` + text + `,"encoding_format":"base64"}`, "", 200, nil},
 				{"POST /v1/rerank", `{"query":"quick fox","documents":["a lazy dog",{"text":"the quick fox"}]}`, "", 200, nil},
