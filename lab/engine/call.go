@@ -71,8 +71,8 @@ type choice struct {
 	generated int
 	cached    int
 	begun     bool    // its first chunk is out
-	called    bool    // the name of the function that it calls is out
-	unsent    string  // of the call's arguments
+	said      place   // how far its calls are out
+	unsent    string  // of a call's arguments
 	offset    int     // bytes of its text that are out
 	behind    string  // of what is to come with the next chunk
 	mute      bool    // nothing that it generates is shown
@@ -156,6 +156,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	// vLLM echoes no text where ids are shown (entrypoints/openai/completion/serving.py of 0.32.0).
 	echo := f.flag("echo") && c.endpoint == openai.Completions && (s.cfg.Engine == "sglang" || !c.tokenIDs)
 	mute := s.promptOnly(c, f)
+	template.Script, template.ScriptFrom = s.script(c)
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {
 			return c, failure
@@ -226,6 +227,7 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 	}
 
 	c.readLogprobs(f)
+	c.parsed.readForm(f)
 	f.number("temperature", 1, 0, math.MaxFloat64)
 	f.number("top_p", 1, math.SmallestNonzeroFloat64, 1)
 	f.number("min_p", 0, 0, 1)

@@ -264,7 +264,11 @@ func (c *Core) finishStep(now time.Time) {
 // draw adds one token to a sequence and reports whether that ended it. The
 // caller takes ended sequences out of c.running.
 func (c *Core) draw(s *sequence, now time.Time) bool {
-	return c.take(s, c.vocab.Next(s.state, len(s.out) >= s.MinTokens && !s.IgnoreEOS), now)
+	token, ok, _ := s.scripted(len(s.out))
+	if !ok {
+		token = c.vocab.Next(s.state, len(s.out) >= s.MinTokens && !s.IgnoreEOS && s.Script == nil)
+	}
+	return c.take(s, token, now)
 }
 
 // take adds a token to a sequence and reports whether that ended it, as draw does.
@@ -274,6 +278,7 @@ func (c *Core) take(s *sequence, token uint32, now time.Time) bool {
 	}
 	c.stats.GenerationTokens++
 	enough := len(s.out) >= s.MinTokens
+	_, _, done := s.scripted(len(s.out))
 	s.out = append(s.out, token)
 	s.state = s.state.Fold(token)
 
@@ -286,7 +291,7 @@ func (c *Core) take(s *sequence, token uint32, now time.Time) bool {
 			c.stage(s, o)
 			return true
 		}
-	case enough && (!s.IgnoreEOS && token == c.vocab.EOS || slices.Contains(s.StopTokens, token)):
+	case done, enough && (!s.IgnoreEOS && token == c.vocab.EOS || slices.Contains(s.StopTokens, token)):
 		o.Reason = Stopped
 	case len(s.out) >= s.MaxTokens:
 		o.Reason = Length

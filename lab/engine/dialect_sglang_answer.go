@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
-
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -70,64 +68,6 @@ type sglangMessage struct {
 	ToolCalls []map[string]any `json:"tool_calls,omitempty"`
 }
 
-// parsing is the parsed form of a chat's answer.
-type parsing struct {
-	tool   string // the function that is called, empty for none
-	named  bool   // the request named it
-	offers bool   // the answer may call a function
-	thinks bool   // the answer begins with a thought
-	hidden bool   // which is not shown
-	before int    // tokens of the answer that the prompt's ids hold already
-}
-
-// thoughtTokens are the tokens of the simulated model's thought.
-const thoughtTokens = 3
-
-// thinking reports whether an answer of that many tokens is a thought so far.
-func (sc *parsing) thinking(generated int) bool {
-	return sc.thinks && generated+sc.before <= thoughtTokens
-}
-
-// thought is how many of an answer's tokens are its thought.
-func (sc *parsing) thought(generated int) int { return min(max(0, thoughtTokens-sc.before), generated) }
-
-// read determines the answer: the call of a function that the request demands, and reasoning before it if the template
-// enables it.
-func (sc *parsing) read(f *fields) {
-	var tools []struct {
-		Function struct {
-			Name string `json:"name"`
-		} `json:"function"`
-	}
-	f.decode("tools", &tools, "a list of tools")
-	demanded := &tools
-	if raw := f.get("tool_choice"); raw != nil && raw[0] == '{' {
-		one := tools[:0:0]
-		var chosen struct {
-			Function struct {
-				Name string `json:"name"`
-			} `json:"function"`
-		}
-		f.decode("tool_choice", &chosen, "a mode or a tool")
-		for _, t := range tools {
-			if t.Function.Name == chosen.Function.Name {
-				one = append(one, t)
-			}
-		}
-		demanded, sc.named = &one, true
-	} else if string(raw) != `"required"` {
-		demanded = new(tools[:0:0])
-	}
-	if len(*demanded) > 0 {
-		sc.tool = (*demanded)[0].Function.Name
-	}
-	var kwargs map[string]json.RawMessage
-	f.decode("chat_template_kwargs", &kwargs, "an object")
-	sc.thinks = string(kwargs["enable_thinking"]) == "true" || string(kwargs["thinking"]) == "true"
-	f.flag("parallel_tool_calls")
-	sc.offers = len(tools) > 0 && string(f.get("tool_choice")) != `"none"`
-}
-
 func (d *sglang) object(c *call, kind string) sglangAnswer {
 	return sglangAnswer{ID: c.id, Object: kind, Created: c.created, Model: d.s.cfg.Model, Choices: []sglangChoice{}}
 }
@@ -150,7 +90,7 @@ func (d *sglang) usage(c *call) *sglangUsage {
 // ended sets the finish_reason and matched_stop of a choice.
 func (one *sglangChoice) ended(c *call, ch *choice) {
 	reason := ch.finish
-	if c.parsed.tool != "" && reason == Stopped.String() {
+	if c.parsed.calls != nil && reason == Stopped.String() {
 		reason = "tool_calls"
 	}
 	one.FinishReason, one.MatchedStop = &reason, ch.reason
@@ -188,30 +128,15 @@ func (d *sglang) whole(c *call) any {
 			thought = thought[:min(len(thought), len(text))]
 			text, one.Message.Reasoning = text[len(thought):], &thought
 		}
-		if one.Message.Content = text; c.parsed.tool != "" {
-			one.Message.ToolCalls, one.Message.Content = toolCall(c.parsed.tool, argumentsOf(text)), ""
+		if one.Message.Content = text; c.parsed.calls != nil {
+			one.Message.Content = ""
+			for _, p := range c.parsed.whole(text) {
+				one.Message.ToolCalls = append(one.Message.ToolCalls, p.delta())
+			}
 		}
 		a.Choices = append(a.Choices, one)
 	}
 	return a
-}
-
-// callID is a random id of a call.
-func callID() string { return "call_" + newID()[:8] }
-
-// toolCall is a call, or what an event adds to one that has begun, whose name is empty then.
-func toolCall(name, arguments string) []map[string]any {
-	call := map[string]any{"id": nil, "index": 0, "type": "function", "function": map[string]any{"name": nil, "arguments": arguments}}
-	if name != "" {
-		call["id"], call["function"] = callID(), map[string]any{"name": name, "arguments": arguments}
-	}
-	return []map[string]any{call}
-}
-
-// argumentsOf are the simulated model's arguments of every function.
-func argumentsOf(text string) string {
-	quoted, _ := json.Marshal(text) // cannot fail: a string
-	return `{"text":` + string(quoted) + `}`
 }
 
 // appendChunk appends the events of one output: of a chat its role first, and its end in an event of its own.
@@ -267,19 +192,14 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 		if text != "" {
 			delta(sglangMessage{Reasoning: &text})
 		}
-	case c.parsed.tool != "":
-		quoted, _ := json.Marshal(text) // cannot fail: a string
-		more := string(quoted[1 : len(quoted)-1])
-		if !ch.called {
-			ch.called = true
-			parsed(null, toolCall(c.parsed.tool, ""))
-			more = `{"text":"` + more
-		}
-		if ch.finish != "" {
-			more += `"}`
-		}
-		if more != "" {
-			parsed(null, toolCall("", more))
+	case c.parsed.calls != nil:
+		for _, p := range c.parsed.pieces(&ch.said, text) {
+			if p.name != "" {
+				parsed(null, []map[string]any{piece{index: p.index, name: p.name}.delta()})
+			}
+			if p.name = ""; p.arguments != "" {
+				parsed(null, []map[string]any{p.delta()})
+			}
 		}
 	case text == "":
 	case c.parsed.offers:

@@ -103,6 +103,10 @@ func (d *tensorRT) settings(c *call, f *fields) int {
 	if f.err != nil {
 		return 0
 	}
+	if c.endpoint == openai.Chat {
+		c.parsed.read(f)
+		c.parsed.thinks = false // its thoughts have one token
+	}
 	n := d.s.settings(c, f)
 	t := c.tensorRT
 	if f.get("max_tokens") != nil {
@@ -129,6 +133,9 @@ func (d *tensorRT) settings(c *call, f *fields) int {
 		}
 		f.decode("chat_template_kwargs", &kwargs, "a dictionary")
 		t.thinking = kwargs.Thinking
+	}
+	if t.thinking {
+		c.parsed.lead = 1
 	}
 	return n
 }

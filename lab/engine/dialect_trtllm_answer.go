@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"strings"
-
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -30,11 +28,11 @@ type tensorRTChoice struct {
 
 // tensorRTMessage has its reasoning under both names.
 type tensorRTMessage struct {
-	Role             string  `json:"role,omitempty"`
-	Content          *string `json:"content"`
-	ReasoningContent *string `json:"reasoning_content"`
-	Reasoning        *string `json:"reasoning"`
-	ToolCalls        []any   `json:"tool_calls"`
+	Role             string           `json:"role,omitempty"`
+	Content          *string          `json:"content"`
+	ReasoningContent *string          `json:"reasoning_content"`
+	Reasoning        *string          `json:"reasoning"`
+	ToolCalls        []map[string]any `json:"tool_calls"`
 }
 
 func (d *tensorRT) answer(c *call, kind string) tensorRTAnswer {
@@ -47,12 +45,19 @@ func (d *tensorRT) whole(c *call) any {
 	a.Usage = c.total()
 	for i := range c.choices {
 		ch := &c.choices[i]
-		one := tensorRTChoice{Index: i, Logprobs: d.s.probabilities(c, ch.ids, 0), FinishReason: &ch.finish, StopReason: ch.reason}
+		one := tensorRTChoice{Index: i, Logprobs: d.s.probabilities(c, ch.ids, 0)}
+		one.ended(c, ch)
 		text := string(ch.text)
 		if c.endpoint == openai.Chat {
-			one.Message = &tensorRTMessage{Role: "assistant", Content: &text, ToolCalls: []any{}}
-			if word, rest := cutWord(text); c.tensorRT.thinking {
-				one.Message.Content, one.Message.Reasoning, one.Message.ReasoningContent = &rest, &word, &word
+			one.Message = &tensorRTMessage{Role: "assistant", Content: &text, ToolCalls: []map[string]any{}}
+			if c.tensorRT.thinking {
+				word := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:min(1, len(ch.ids))]))
+				word = word[:min(len(word), len(text))]
+				text = text[len(word):]
+				one.Message.Reasoning, one.Message.ReasoningContent = &word, &word
+			}
+			if c.parsed.calls != nil {
+				one.Message.Content, one.Message.ToolCalls = new(string), callsOf(c, text)
 			}
 		} else {
 			one.Text = &text
@@ -69,12 +74,14 @@ func (d *tensorRT) whole(c *call) any {
 	return a
 }
 
-// cutWord splits a text before its second word: the model's words begin with a blank.
-func cutWord(text string) (first, rest string) {
-	if at := strings.IndexByte(text[min(1, len(text)):], ' '); at >= 0 {
-		return text[:at+1], text[at+1:]
+// ended sets why a choice has ended. As in chat_stream_post_processor of serve/postprocess_handlers.py a named function's
+// call ends as any other answer.
+func (one *tensorRTChoice) ended(c *call, ch *choice) {
+	one.FinishReason, one.StopReason = &ch.finish, ch.reason
+	if c.parsed.calls != nil && !c.parsed.named && ch.finish == Stopped.String() {
+		called := "tool_calls"
+		one.FinishReason = &called
 	}
-	return text, ""
 }
 
 // appendChunk appends an output's event: of a chat, its role first.
@@ -89,8 +96,14 @@ func (d *tensorRT) appendChunk(out []byte, c *call, i int, text string, ids []ui
 			out = appendJSON(out, a)
 		}
 		one.Delta = &tensorRTMessage{Content: &text}
-		if c.tensorRT.thinking && !ch.begun {
+		switch {
+		case c.tensorRT.thinking && !ch.begun:
 			one.Delta.Content, one.Delta.Reasoning, one.Delta.ReasoningContent = nil, &text, &text
+		case c.parsed.calls != nil: // of a named function the real one repeats the name, which no client expects
+			one.Delta.Content = nil
+			for _, p := range c.parsed.pieces(&ch.said, text) {
+				one.Delta.ToolCalls = append(one.Delta.ToolCalls, p.delta())
+			}
 		}
 	} else {
 		one.Text = &text
@@ -99,7 +112,7 @@ func (d *tensorRT) appendChunk(out []byte, c *call, i int, text string, ids []ui
 	ch.offset += len(text)
 	ch.begun = true
 	if ch.finish != "" {
-		one.FinishReason, one.StopReason = &ch.finish, ch.reason
+		one.ended(c, ch)
 	}
 	a.Choices = []tensorRTChoice{one}
 	return appendJSON(out, a)

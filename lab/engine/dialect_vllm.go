@@ -109,8 +109,8 @@ func (d *vllm) settings(c *call, f *fields) int {
 		return 0
 	}
 	c.request.Salt = f.text("cache_salt")
-	if c.endpoint == openai.Chat && d.strict {
-		if raw := f.get("tools"); raw != nil && firstOf(raw) == ']' {
+	if c.endpoint == openai.Chat {
+		if raw := f.get("tools"); raw != nil && firstOf(raw) == ']' && d.strict {
 			f.fail("tools", "tools must not be an empty list")
 		}
 		c.parsed.read(f)

@@ -68,7 +68,7 @@ var null = json.RawMessage("null")
 // ended sets why a choice has ended. A required call ends as one; a named function's ends as any other answer.
 func (d *vllm) ended(c *call, one *answerChoice, ch *choice) {
 	reason := ch.finish
-	if c.parsed.tool != "" && !c.parsed.named && reason == Stopped.String() {
+	if c.parsed.calls != nil && !c.parsed.named && reason == Stopped.String() {
 		reason = "tool_calls"
 	}
 	one.FinishReason, one.StopReason = &reason, ch.reason
@@ -91,10 +91,8 @@ func (d *vllm) message(c *call, ch *choice) *vllmMessage {
 			m.Reasoning = thought
 		}
 	}
-	if m.Content = text; c.parsed.tool != "" {
-		m.Content = ""
-		m.ToolCalls = []map[string]any{{"id": callID(), "type": "function",
-			"function": map[string]any{"name": c.parsed.tool, "arguments": argumentsOf(text)}}}
+	if m.Content = text; c.parsed.calls != nil {
+		m.Content, m.ToolCalls = "", callsOf(c, text)
 	}
 	return m
 }
@@ -198,7 +196,7 @@ func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 			m.Reasoning = text
 		}
 		return m
-	case c.parsed.tool == "":
+	case c.parsed.calls == nil:
 		if m.Content = text; text == "" {
 			m.Content = nil
 		} else if c.parsed.hidden {
@@ -206,22 +204,28 @@ func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 		}
 		return m
 	}
-	quoted, _ := json.Marshal(text) // cannot fail: a string
-	more := ch.unsent + string(quoted[1:len(quoted)-1])
-	m.Content, ch.unsent = d.null(), ""
-	if !ch.called {
-		ch.called = true
-		m.ToolCalls = []map[string]any{{"index": 0, "id": callID(), "type": "function", "function": map[string]any{"name": c.parsed.tool}}}
-		more = `{"text":"` + more
-		if ch.finish == "" {
-			ch.unsent = more
-			return m
+	add := func(index int) {
+		if ch.unsent != "" {
+			m.ToolCalls = append(m.ToolCalls, map[string]any{"index": index, "function": map[string]any{"arguments": ch.unsent}})
 		}
+		ch.unsent = ""
+	}
+	for _, p := range c.parsed.pieces(&ch.said, text) {
+		if p.name == "" {
+			ch.unsent += p.arguments
+			add(p.index)
+			continue
+		}
+		add(p.index - 1)
+		m.ToolCalls = append(m.ToolCalls, map[string]any{"index": p.index, "id": callID(), "type": "function", "function": map[string]any{"name": p.name}})
+		ch.unsent = p.arguments
 	}
 	if ch.finish != "" {
-		more += `"}`
+		add(ch.said.call)
 	}
-	m.ToolCalls = append(m.ToolCalls, map[string]any{"index": 0, "function": map[string]any{"arguments": more}})
+	if m.ToolCalls != nil {
+		m.Content = d.null()
+	}
 	return m
 }
 

@@ -201,10 +201,15 @@ func (b *bench) wants(engine, path string, v any, status int, parts ...string) {
 // message is the text of a chat's answer; null is none.
 type message struct {
 	Role, Content, Reasoning string
-	Thought                  string `json:"reasoning_content"` // SGLang's name
-	ToolCalls                []struct {
-		Function struct{ Name, Arguments string }
-	} `json:"tool_calls"`
+	Thought                  string     `json:"reasoning_content"` // SGLang's name
+	ToolCalls                []toolCall `json:"tool_calls"`
+}
+
+// toolCall is a call in a message, or what a chunk adds to one.
+type toolCall struct {
+	Index    int
+	ID       string
+	Function struct{ Name, Arguments string }
 }
 
 // whole is a whole answer of either form, or a chunk of a stream.

@@ -50,6 +50,11 @@ type Request struct {
 	// draw them here. They are part of the answer.
 	First []uint32
 
+	// Script is what the answer is from its token ScriptFrom on, with its end; nil for whatever the model draws. The
+	// number is below 0 where the prompt has a part of it.
+	Script     []uint32
+	ScriptFrom int
+
 	// LoRA is the adapter's name and Salt what the client sent (cache_salt): both keep
 	// equal prompts apart in the cache.
 	LoRA, Salt string
@@ -138,6 +143,17 @@ func (r *Request) Prepare(cfg *Config) {
 		c := cfg.withDefaults()
 		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/c.BlockSize), r.Prompt, c.BlockSize, r.seed(&c))
 	}
+}
+
+// scripted returns the token of the script at a place of the answer; done for the last one. Before the script there is
+// none, and no end.
+func (r *Request) scripted(at int) (token uint32, ok, done bool) {
+	at -= r.ScriptFrom
+	if r.Script == nil || at < 0 {
+		return 0, false, false
+	}
+	at = min(at, len(r.Script)-1)
+	return r.Script[at], true, at == len(r.Script)-1
 }
 
 // seed returns the start of the request's chain of block hashes.
