@@ -85,14 +85,14 @@ func firstSet[T any](values ...*T) (v T) {
 
 // oneLeg returns why any worker must decode this request without a hand-off, or empty.
 func (r *request) oneLeg() string {
-	switch {
-	case !r.Call.Request.Endpoint.Generates():
+	switch req := r.Call.Request; {
+	case !req.Endpoint.Generates():
 		return reasonEndpoint
-	case r.Call.Request.N > 1, r.Call.Request.BestOf > 1, r.Call.Request.BeamSearch:
+	case req.N > 1, req.BeamSearch, req.BestOf > 1 && r.card.Engine == "trtllm": // other engines have one answer then
 		return reasonChoices
-	case r.Call.Request.PromptOnly:
+	case req.PromptOnly:
 		return reasonPromptOnly
-	case showsPrompt(r.Call.Request, r.card.Engine):
+	case showsPrompt(req, r.card.Engine):
 		return reasonPrompt
 	case r.Reason == placement.ReasonPrefillFailed:
 		return placement.ReasonPrefillFailed

@@ -162,8 +162,8 @@ func (w *Worker) build() error {
 		DeviceClass: w.cfg.DeviceClass, Taints: w.cfg.Taints,
 		Transfer:  net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
 		Connector: cfg.Connector, TransferIDs: []string{cfg.EngineID()},
-		ModelInput: w.cfg.ModelInput,
-		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
+		ModelInput: w.cfg.ModelInput, IgnoresSuffix: cfg.Engine == "sglang",
+		KVEvents: how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
 	}
 	if cfg.Engine == "trtllm" {
 		w.record.TransferIDs = []string{cfg.ContextEndpoint()}
