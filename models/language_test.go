@@ -259,6 +259,8 @@ func TestQwenConversations(t *testing.T) {
 		p, source, err := (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l)
 		assert.True(t, err == nil && source == FromOwn && slices.Equal(p.IDs, l.Tokenizer().Tokenizer().Encode(nil, c.Rendered)),
 			"%s: %d tokens from %s, %v", c.Request, len(p.IDs), source, err)
+		exact, ok := (&Card{Engine: "vllm"}).Exact(scanned(t, openai.Tokenize, body), l)
+		assert.True(t, ok && slices.Equal(exact, p.IDs), "%s: /tokenize has %d other tokens", c.Request, len(exact))
 	}
 	assert.Equal(t, 12, n, "conversations")
 }

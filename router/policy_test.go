@@ -207,6 +207,35 @@ func TestDeviceAwareWeighted(t *testing.T) {
 	}
 }
 
+// TestInputsAreLoad: each input of a batch counts as a request, up to half of what a worker runs; none holds blocks, so
+// that no batch is too big.
+func TestInputsAreLoad(t *testing.T) {
+	r := newRouter(t, inMode("least-loaded"), index.New(index.Config{}))
+	pool := poolOf(pools.Both, worker("a", 10, 64, 1<<20), worker("b", 10, 64, 1<<20))
+	reserve := func(id string, inputs int) *Lease {
+		l, err := r.Reserve(pool, Request{ID: id, ISL: 100_000, Inputs: inputs}, noon)
+		require.NoError(t, err)
+		return l
+	}
+	batch := reserve("batch", 1000)
+	var others []*Lease
+	for i := range 32 {
+		l := reserve(fmt.Sprint(i), 1)
+		assert.NotEqual(t, batch.Worker.ID, l.Worker.ID, "request %d goes to the batch's worker", i)
+		others = append(others, l)
+	}
+	loads := r.Loads(pool)
+	for _, l := range loads {
+		assert.Equal(t, []int{32, 0}, []int{l.Requests, l.ActiveBlocks}, l.Worker)
+	}
+	for _, l := range append(others, batch) {
+		l.Release(noon)
+	}
+	for _, l := range r.Loads(pool) {
+		assert.Zero(t, l.Requests+l.PrefillTokens)
+	}
+}
+
 // TestSoftmax compares picks at a temperature with the softmax over range-normalised costs. The bound is chi-square's
 // 99.9th percentile at three degrees of freedom; the seeds are fixed.
 func TestSoftmax(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -100,6 +101,8 @@ func (s *scan) checkInputs() {
 	r.InputTokens = max(1, r.InputTokens+(r.Inputs-1)*s.shared)
 }
 
+const inputForms = "a string, an array of token ids (whole numbers from 0 to 4294967295), or an array of these"
+
 // inputs reads what an engine computes: a text, an object or a list of token ids, or a list of these.
 func (s *scan) inputs() bool {
 	n, tokens := 0, 0
@@ -108,14 +111,14 @@ func (s *scan) inputs() bool {
 		n = 1
 		s.input(&tokens)
 	case '[':
+		if n = 1; s.idsAhead() {
+			s.input(&tokens)
+			break
+		}
 		s.open()
+		n = 0
 		for first := true; s.element(first); first = false {
-			if b := s.peek(); b == '"' || b == '{' || b == '[' {
-				n++
-			} else if n == 0 {
-				n = 1 // a list of token ids
-			}
-			if n > maxInputs {
+			if n++; n > maxInputs {
 				return s.refuse(BadRequest(s.param, "%s has more than %d inputs; send them in several requests", s.param, maxInputs))
 			}
 			if !s.input(&tokens) {
@@ -126,7 +129,7 @@ func (s *scan) inputs() bool {
 			return s.refuse(BadRequest(s.param, "%s must not be empty", s.param))
 		}
 	default:
-		return s.wrong("a string, an array of token ids, or an array of these")
+		return s.wrong(inputForms)
 	}
 	s.counts(n, tokens)
 	return s.ok()
@@ -150,6 +153,15 @@ func (s *scan) input(tokens *int) bool {
 		*tokens += 1 + t.decoded/bytesPerToken
 		return ok
 	case '[':
+		if s.idsAhead() {
+			var ids []uint32
+			if !s.ids(&ids) {
+				return false
+			}
+			s.names(slices.Max(ids))
+			*tokens += len(ids)
+			return true
+		}
 		s.open()
 		for first := true; s.element(first); first = false {
 			if !s.input(tokens) {
@@ -160,12 +172,17 @@ func (s *scan) input(tokens *int) bool {
 	case '{':
 		return s.parts(tokens)
 	}
-	id, ok := s.int(0, math.MaxUint32)
-	if ok {
-		s.names(uint32(id))
-		*tokens++
+	return s.wrong(inputForms)
+}
+
+// idsAhead reports whether the array at pos begins with a token id.
+func (s *scan) idsAhead() bool {
+	inside := s.cursor
+	b := byte(0)
+	if inside.open() {
+		b = inside.peek()
 	}
-	return ok
+	return b == '-' || b-'0' <= 9
 }
 
 // parts reads an object of text and media: a message, a part of one, or SGLang's with a text and an image.

@@ -48,9 +48,8 @@ func (d *sglang) routes(mux *http.ServeMux) {
 	s := d.s
 	mux.HandleFunc("POST /v1/completions", s.answer(completionForm))
 	mux.HandleFunc("POST /v1/chat/completions", s.answer(chatForm))
-	for _, prefix := range []string{"", "/v1"} {
-		mux.HandleFunc("POST "+prefix+"/tokenize", s.tokenize)
-		mux.HandleFunc("POST "+prefix+"/detokenize", s.detokenize)
+	for _, path := range []string{"/tokenize", "/v1/tokenize"} {
+		mux.HandleFunc("POST "+path, s.tokenize)
 	}
 	s.inputRoutes(mux)
 	mux.HandleFunc("POST /abort_request", d.abortRequest)

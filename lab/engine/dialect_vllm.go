@@ -39,7 +39,6 @@ func (d *vllm) routes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/completions", s.answer(completionForm))
 	mux.HandleFunc("POST /v1/chat/completions", s.answer(chatForm))
 	mux.HandleFunc("POST /tokenize", s.tokenize)
-	mux.HandleFunc("POST /detokenize", s.detokenize)
 	s.inputRoutes(mux)
 	mux.HandleFunc("POST /reset_prefix_cache", s.resetPrefixCache)
 	mux.HandleFunc("GET /v1/models", d.models)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -16,27 +15,38 @@ import (
 )
 
 // inputRoutes adds the endpoints that generate nothing, in the form of vLLM 0.32 (entrypoints/pooling) or SGLang 0.5.23
-// (entrypoints/openai). A model of one leg only has them, as an embedding model of a real engine does not hand over.
+// (entrypoints/openai). Only a model of one leg computes: an embedding model of a real engine hands nothing over.
 func (s *Server) inputRoutes(mux *http.ServeMux) {
+	add := func(serve func(in *inputs, w http.ResponseWriter, r *http.Request), paths ...string) {
+		for _, path := range paths {
+			mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+				if in := s.readInputs(w, r); in != nil {
+					serve(in, w, r)
+				}
+			})
+		}
+	}
+	vllm, sglang := s.cfg.Engine == "vllm" || s.cfg.Engine == "sim", s.cfg.Engine == "sglang"
+	if vllm || sglang {
+		add((*inputs).detokenize, "/detokenize")
+	}
+	if sglang {
+		add((*inputs).detokenize, "/v1/detokenize")
+	}
 	if s.cfg.Role != "both" {
 		return
 	}
-	mux.HandleFunc("POST /v1/embeddings", s.embeddings)
-	switch s.cfg.Engine {
-	case "trtllm":
-	case "sglang":
-		mux.HandleFunc("POST /v1/rerank", s.rerank)
-		mux.HandleFunc("POST /v1/score", s.score)
-		mux.HandleFunc("POST /v1/classify", s.classify)
-	default:
-		for _, path := range []string{"/rerank", "/v1/rerank", "/v2/rerank"} {
-			mux.HandleFunc("POST "+path, s.rerank)
-		}
-		for _, path := range []string{"/score", "/v1/score"} {
-			mux.HandleFunc("POST "+path, s.score)
-		}
-		mux.HandleFunc("POST /classify", s.classify)
-		mux.HandleFunc("POST /pooling", s.embeddings)
+	add((*inputs).embeddings, "/v1/embeddings")
+	switch {
+	case sglang:
+		add((*inputs).rerank, "/v1/rerank")
+		add((*inputs).score, "/v1/score")
+		add((*inputs).classify, "/v1/classify")
+	case vllm:
+		add((*inputs).rerank, "/rerank", "/v1/rerank", "/v2/rerank")
+		add((*inputs).score, "/score", "/v1/score")
+		add((*inputs).classify, "/classify")
+		add((*inputs).embeddings, "/pooling")
 	}
 }
 
@@ -93,18 +103,12 @@ func (s *Server) readInputs(w http.ResponseWriter, r *http.Request) *inputs {
 	return in
 }
 
-// prompts are the sequences of a member: a text, token ids, a list of these, or a list of objects with a text.
+// prompts are the sequences of a member: a text, token ids or a list of these. Messages take the place of the input.
 func (in *inputs) prompts(name string) [][]uint32 {
-	var objects []struct{ Text, Content string }
-	raw := in.get(name)
-	if raw != nil && firstOf(raw) == '{' && json.Unmarshal(raw, &objects) == nil {
-		var all [][]uint32
-		for _, o := range objects {
-			all = append(all, in.s.encodeText(cmp.Or(o.Text, o.Content)))
-		}
-		return all
+	if name == "input" && in.get("messages") != nil {
+		return [][]uint32{in.s.chatPrompt(in.fields)}
 	}
-	in.raw["prompt"] = raw
+	in.raw["prompt"] = in.get(name)
 	return in.s.prompts(in.fields)
 }
 
@@ -142,22 +146,13 @@ func (in *inputs) compute(w http.ResponseWriter, r *http.Request, prompts [][]ui
 }
 
 // embeddings answers with vectors, at /pooling too.
-func (s *Server) embeddings(w http.ResponseWriter, r *http.Request) {
-	in := s.readInputs(w, r)
-	if in == nil {
-		return
-	}
+func (in *inputs) embeddings(w http.ResponseWriter, r *http.Request) {
 	form := cmp.Or(in.text("encoding_format"), "float")
-	if !slices.Contains([]string{"float", "base64"}, form) && (form != "bytes_only" || s.cfg.Engine == "sglang") {
+	if form != "float" && form != "base64" && (form != "bytes_only" || in.s.cfg.Engine == "sglang") {
 		in.fail("encoding_format", "encoding_format must be either 'float' or 'base64', got %q", form)
 	}
 	size := in.integer("dimensions", vectorSize, 1, vectorSize)
-	var prompts [][]uint32
-	if in.get("messages") != nil {
-		prompts = [][]uint32{s.chatPrompt(in.fields)}
-	} else {
-		prompts = in.prompts("input")
-	}
+	prompts := in.prompts("input")
 	usage, ok := in.compute(w, r, prompts)
 	if !ok {
 		return
@@ -167,71 +162,45 @@ func (s *Server) embeddings(w http.ResponseWriter, r *http.Request) {
 		object, member = "pooling", "data"
 	}
 	var data []map[string]any
-	var bytes []byte
+	var all []byte
 	for i, p := range prompts {
-		v, one := vector(p, size), any(nil)
-		raw, _ := binary.Append(nil, binary.LittleEndian, v) // floats cannot fail
-		if one = v; form == "base64" {
-			one = base64.StdEncoding.EncodeToString(raw)
+		one := map[string]any{"index": i, "object": object, member: vector(p, size)}
+		raw, _ := binary.Append(nil, binary.LittleEndian, vector(p, size)) // floats cannot fail
+		if all = append(all, raw...); form == "base64" {
+			one[member] = base64.StdEncoding.EncodeToString(raw)
 		}
-		bytes = append(bytes, raw...)
-		data = append(data, map[string]any{"index": i, "object": object, member: one})
+		data = append(data, one)
 	}
 	if form == "bytes_only" {
 		w.Header().Set("Content-Type", "application/octet-stream")
-		_, _ = w.Write(bytes) // a client that has gone needs no answer
+		_, _ = w.Write(all) // a client that has gone needs no answer
 		return
 	}
-	in.answer(w, "embd-", usage, "data", data)
+	in.answer(w, "embd-", usage, data)
 }
 
-// answer writes a list with its usage, in the engine's form.
-func (in *inputs) answer(w http.ResponseWriter, prefix string, usage *openai.Usage, name string, data any) {
-	out := map[string]any{"object": "list", "model": in.model, name: data, "usage": usage}
+// classify answers with the probabilities of two classes.
+func (in *inputs) classify(w http.ResponseWriter, r *http.Request) {
+	prompts := in.prompts("input")
+	usage, ok := in.compute(w, r, prompts)
+	if !ok {
+		return
+	}
+	var data []map[string]any
+	for i, p := range prompts {
+		yes := relevance(p, p[:1])
+		data = append(data, map[string]any{"index": i, "label": "LABEL_0", "probs": []float64{yes, 1 - yes}, "num_classes": 2})
+	}
+	in.answer(w, "classify-", usage, data)
+}
+
+// answer writes a list with its usage.
+func (in *inputs) answer(w http.ResponseWriter, prefix string, usage *openai.Usage, data []map[string]any) {
+	out := map[string]any{"object": "list", "model": in.model, "data": data, "usage": usage}
 	if in.s.cfg.Engine != "sglang" {
 		out["id"], out["created"] = prefix+newID(), time.Now().Unix()
 	}
 	writeJSON(w, http.StatusOK, out)
-}
-
-// rerank orders documents by their relevance.
-func (s *Server) rerank(w http.ResponseWriter, r *http.Request) {
-	in := s.readInputs(w, r)
-	if in == nil {
-		return
-	}
-	documents, most := in.strings("documents"), in.integer("top_n", 0, 0, math.MaxInt32)
-	if query := in.get("query"); len(documents) == 0 || query == nil {
-		in.fail("documents", "query and documents are required")
-	}
-	scores, usage, ok := in.scores(w, r, "query", "documents")
-	if !ok {
-		return
-	}
-	order := make([]int, len(scores))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
-	if most > 0 {
-		order = order[:min(most, len(order))]
-	}
-	results := []map[string]any{}
-	for _, i := range order {
-		if s.cfg.Engine == "sglang" {
-			results = append(results, map[string]any{"score": scores[i], "document": documents[i], "index": i,
-				"meta_info": map[string]any{"prompt_tokens": usage.PromptTokens / len(scores)}})
-		} else {
-			results = append(results, map[string]any{"index": i, "relevance_score": scores[i],
-				"document": map[string]any{"text": documents[i], "multi_modal": nil}})
-		}
-	}
-	if s.cfg.Engine == "sglang" {
-		writeJSON(w, http.StatusOK, results)
-		return
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"id": "rerank-" + newID(), "model": in.model, "results": results,
-		"usage": map[string]int{"prompt_tokens": usage.PromptTokens, "total_tokens": usage.TotalTokens}})
 }
 
 // scores computes the relevance of each item to the query, or to its own of as many.
@@ -244,23 +213,46 @@ func (in *inputs) scores(w http.ResponseWriter, r *http.Request, query, items st
 	for i := range all {
 		if in.err == nil {
 			q := queries[i%len(queries)]
-			pairs = append(pairs, slices.Concat(q, all[i]))
-			scores = append(scores, relevance(q, all[i]))
+			pairs, scores = append(pairs, slices.Concat(q, all[i])), append(scores, relevance(q, all[i]))
 		}
 	}
 	usage, ok = in.compute(w, r, pairs)
 	return scores, usage, ok
 }
 
-// score answers with the relevance of each pair.
-func (s *Server) score(w http.ResponseWriter, r *http.Request) {
-	in := s.readInputs(w, r)
-	if in == nil {
+// rerank orders documents by their relevance.
+func (in *inputs) rerank(w http.ResponseWriter, r *http.Request) {
+	documents, most := in.strings("documents"), in.integer("top_n", math.MaxInt32, 0, math.MaxInt32)
+	scores, usage, ok := in.scores(w, r, "query", "documents")
+	if !ok {
 		return
 	}
+	results := make([]map[string]any, len(scores))
+	for i, score := range scores {
+		if in.s.cfg.Engine == "sglang" {
+			results[i] = map[string]any{"score": score, "document": documents[i], "index": i,
+				"meta_info": map[string]any{"prompt_tokens": usage.PromptTokens / len(scores)}}
+		} else {
+			results[i] = map[string]any{"index": i, "relevance_score": score, "document": map[string]any{"text": documents[i]}}
+		}
+	}
+	slices.SortStableFunc(results, func(a, b map[string]any) int { return cmp.Compare(scores[b["index"].(int)], scores[a["index"].(int)]) })
+	if most > 0 {
+		results = results[:min(most, len(results))]
+	}
+	if in.s.cfg.Engine == "sglang" {
+		writeJSON(w, http.StatusOK, results)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"id": "rerank-" + newID(), "model": in.model, "results": results,
+		"usage": map[string]int{"prompt_tokens": usage.PromptTokens, "total_tokens": usage.TotalTokens}})
+}
+
+// score answers with the relevance of each pair.
+func (in *inputs) score(w http.ResponseWriter, r *http.Request) {
 	query, items := "query", "items"
 	for _, names := range [][2]string{{"text_1", "text_2"}, {"data_1", "data_2"}, {"queries", "documents"}, {"queries", "items"}} {
-		if in.get(names[0]) != nil && in.get(names[1]) != nil && s.cfg.Engine != "sglang" {
+		if in.get(names[0]) != nil && in.get(names[1]) != nil && in.s.cfg.Engine != "sglang" {
 			query, items = names[0], names[1]
 		}
 	}
@@ -268,56 +260,29 @@ func (s *Server) score(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if s.cfg.Engine == "sglang" {
-		var rows [][]float64
-		for _, score := range scores {
-			rows = append(rows, []float64{score})
-		}
+	var data []map[string]any
+	var rows [][]float64
+	for i, score := range scores {
+		data, rows = append(data, map[string]any{"index": i, "object": "score", "score": score}), append(rows, []float64{score})
+	}
+	if in.s.cfg.Engine == "sglang" {
 		writeJSON(w, http.StatusOK, map[string]any{"scores": rows, "model": in.model, "usage": usage, "object": "scoring"})
 		return
 	}
-	var data []map[string]any
-	for i, score := range scores {
-		data = append(data, map[string]any{"index": i, "object": "score", "score": score})
-	}
-	in.answer(w, "score-", usage, "data", data)
-}
-
-// classify answers with the probabilities of two classes.
-func (s *Server) classify(w http.ResponseWriter, r *http.Request) {
-	in := s.readInputs(w, r)
-	if in == nil {
-		return
-	}
-	prompts := in.prompts("input")
-	usage, ok := in.compute(w, r, prompts)
-	if !ok {
-		return
-	}
-	var data []map[string]any
-	for i, p := range prompts {
-		yes := relevance(p, p[:1])
-		data = append(data, map[string]any{"index": i, "label": "LABEL_0", "probs": []float64{yes, 1 - yes}, "num_classes": 2})
-	}
-	in.answer(w, "classify-", usage, "data", data)
+	in.answer(w, "score-", usage, data)
 }
 
 // detokenize answers with the text of token ids.
-func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
-	in := s.readInputs(w, r)
-	if in == nil {
+func (in *inputs) detokenize(w http.ResponseWriter, _ *http.Request) {
+	ids := in.prompts("tokens")
+	if in.err != nil || len(ids) != 1 {
+		in.wrong("tokens", "Input should be a valid list")
+		in.s.writeError(w, in.err)
 		return
 	}
 	member := "prompt"
-	if s.cfg.Engine == "sglang" {
+	if in.s.cfg.Engine == "sglang" {
 		member = "text"
 	}
-	var ids []uint32
-	if raw := in.get("tokens"); len(raw) == 0 || raw[0] != '[' {
-		in.wrong("tokens", "Input should be a valid list")
-	} else if ids, in.kills = s.ids(in.fields, "tokens", raw), ""; in.err == nil {
-		writeJSON(w, http.StatusOK, map[string]string{member: string(s.tokenizer.Tokenizer().Decode(nil, ids))})
-		return
-	}
-	s.writeError(w, in.err)
+	writeJSON(w, http.StatusOK, map[string]string{member: string(in.s.tokenizer.Tokenizer().Decode(nil, ids[0]))})
 }

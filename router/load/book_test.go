@@ -39,6 +39,7 @@ func TestTwin(t *testing.T) {
 				Rank:          rapid.IntRange(0, 1).Draw(t, "rank"),
 				PrefillTokens: rapid.IntRange(-2, 9).Draw(t, "tokens"),
 				Blocks:        rapid.IntRange(-2, 9).Draw(t, "blocks"),
+				Inputs:        rapid.IntRange(-1, 4).Draw(t, "inputs"),
 			}
 			changed := b.Apply(e, noon)
 			history = append(history, e)
@@ -46,7 +47,7 @@ func TestTwin(t *testing.T) {
 			for _, begin := range open {
 				slot := fmt.Sprint(begin[0].Worker, begin[0].Rank)
 				a := want[slot]
-				a.Requests++
+				a.Requests += max(1, begin[0].Inputs)
 				a.ActiveBlocks += max(0, begin[0].Blocks)
 				tokens := max(0, begin[0].PrefillTokens)
 				for _, e := range begin[1:] {

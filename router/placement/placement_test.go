@@ -158,6 +158,8 @@ func TestPlacement(t *testing.T) {
 		{name: "wanted alone and none", fleet: fleetOf(nil, "p", "d"), want: Alone, err: ErrNoDecode},
 		{name: "a pair and nothing else", fleet: fleetOf(drain("d"), "p", "d", "b"), want: Pair, err: ErrNoDecode},
 		{name: "one leg", fleet: fleetOf(nil, "p", "d"), ask: func(a *Ask) { a.OneLeg = "n" }, placed: "- d n"},
+		{name: "any role", fleet: fleetOf(pairsOnly, "p", "d"),
+			ask: func(a *Ask) { a.OneLeg, a.AnyRole = "endpoint", true }, placed: "- d endpoint"},
 		{name: "one leg alone", fleet: fleetOf(nil, "p", "b"), ask: func(a *Ask) { a.OneLeg = "n" }, placed: "- b aggregated"},
 		{name: "fallback", fleet: fleetOf(nil, "d"), fallback: true, placed: "- d no_prefill_worker"},
 		{name: "no fallback", fleet: fleetOf(nil, "d"), err: ErrNoPrefill},

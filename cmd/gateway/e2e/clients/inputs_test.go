@@ -201,6 +201,22 @@ func TestTokenize(t *testing.T) {
 	}
 }
 
+// TestTokenizerInfo: who tokenizes at a distance, as lm-eval does, gets the configuration of the gateway's own tokenizer.
+func TestTokenizerInfo(t *testing.T) {
+	folder := fleet.ModelFolder(t, "{% for m in messages %}{{ m.content }}{% endfor %}")
+	f := fleet.New(t, fleet.Options{Both: 1, Gateway: func(c *stack.GatewayConfig) {
+		c.Models.Tokenizers = []string{stack.SimModel + "=" + folder}
+	}})
+	var info map[string]any
+	f.Get("/tokenizer_info", &info)
+	assert.Equal(t, map[string]any{"eos_token": "<|im_end|>"}, info)
+	f.Get("/tokenizer_info?model=tandem-sim", &info)
+	f.Refused(f.Post("/tokenize", `{"model":"other","prompt":"x"}`), http.StatusNotFound, "model_not_found", "model")
+	chat := f.Good("/v1/tokenize", `{"messages":[{"role":"user","content":"fox"}]}`).Body
+	assert.JSONEq(t, string(f.Good("/v1/tokenize", `{"prompt":"fox","add_special_tokens":false}`).Body), string(chat), "its own template")
+	f.Idle()
+}
+
 // TestBadInputs sends bodies that no engine shall get.
 func TestBadInputs(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
