@@ -214,7 +214,9 @@ func (r *request) longestAnswer() int {
 	switch req := r.Call.Request; {
 	case req.MaxTokens > 0:
 		return req.MaxTokens - r.resumeFrom.Generated
-	case req.PromptOnly, !req.Endpoint.Generates():
+	case !req.Endpoint.Generates():
+		return max(1, req.Inputs) // as long as a token of each
+	case req.PromptOnly:
 		return 1 // vLLM computes a token and does not return it
 	}
 	return max(0, r.card.ContextTokens-r.length())

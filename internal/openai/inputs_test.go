@@ -28,7 +28,8 @@ func TestInputsAreCounted(t *testing.T) {
 		{Embeddings, `{"input":[[1,2,3],[4]]}`, 2, 4},
 		{Embeddings, `{"input":""}`, 1, 1},
 		{Embeddings, `{"input":[{"text":` + long + `},{"image":"https://x/y.png"}]}`, 2, 100 + tokensOfMedia},
-		{Embeddings, `{"messages":[{"role":"user","content":[{"type":"text","text":` + long + `}]},{"role":"user","content":"x"}]}`, 1, 103},
+		{Embeddings, `{"messages":[{"role":"user","content":[{"type":"text","text":` + long + `}]},` +
+			`{"role":"user","content":"x"}]}`, 1, 103},
 		{Pooling, `{"messages":[[{"role":"user","content":"x"}],[{"role":"user","content":"x"}]]}`, 2, 2},
 		{Pooling, `{"data":{"any":["thing"]}}`, 1, 1},
 		{Classify, `{"input":["a","b"]}`, 2, 2},
@@ -77,8 +78,8 @@ func TestInputsThatEnginesMustNotGet(t *testing.T) {
 func TestDocumentsAreUnwrapped(t *testing.T) {
 	for in, want := range map[string]string{
 		`["a", {"text":"b\"é","title":"x"} ,["c"],{"content":[{"type":"text","text":"d"}]}]`: `["a", "b\"é" ,["c"],{"content":[{"type":"text","text":"d"}]}]`,
-		`["a","b"]`:         `["a","b"]`,
-		`"a"`:               `"a"`,
+		`["a","b"]`:          `["a","b"]`,
+		`"a"`:                `"a"`,
 		`[{"title":"only"}]`: `[{"title":"only"}]`,
 	} {
 		r, err := scanInputs(Rerank, `{"query":"q","documents":`+in+`,"x":1}`)

@@ -150,6 +150,7 @@ func TestOperatingFields(t *testing.T) {
 	f.Good("/v1/completions", body, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"Hello","max_tokens":2,"n":2}`)
 	f.Post("/v1/completions", `{"model":"another","prompt":"Hello"}`)
+	f.Post("/v1/embeddings", `{"model":"tandem-sim","input":"Hello"}`)
 	f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"Hello","max_tokens":2,"nvext":{"agent_hints":{"priority":5}}}`)
 	query := `{"model":"tandem-sim","prompt":"Hello","nvext":{"annotations":["query_instance_id"]}}`
 	f.Good("/v1/completions", query, fleet.AsOperator...)

@@ -164,7 +164,7 @@ func reranked(t *testing.T, body []byte, one bool) {
 }
 
 // TestTokenize: the gateway answers with its own tokenizer, without a worker's help, as vLLM does; pairs of workers answer
-// what it does not know, and tell that they have no embeddings. No circuit opens for that.
+// the rest, and have no embeddings. No circuit opens for that.
 func TestTokenize(t *testing.T) {
 	for _, engine := range []string{"sim", "vllm", "sglang"} {
 		t.Run(engine, func(t *testing.T) {
@@ -183,7 +183,8 @@ func TestTokenize(t *testing.T) {
 				require.NoError(t, json.Unmarshal(f.Good("/tokenize", body).Body, &got))
 				assert.Equal(t, counted{len(want), 262144, want}, got, body)
 			}
-			own := strings.Count(f.Logs.String(), "endpoint=tokenize stream=false outcome=ok isl=0 osl=0 cached_tokens=0 overlap_blocks=0 attempts=0")
+			own := strings.Count(f.Logs.String(), "endpoint=tokenize stream=false outcome=ok isl=0 osl=0 cached_tokens=0 "+
+				"overlap_blocks=0 attempts=0")
 			assert.Equal(t, 2, own, "requests without a worker")
 			text := f.Good("/detokenize", fmt.Sprintf(`{"tokens":[%d]}`, fleet.TextPrompt("fox")[0])).Body
 			assert.Contains(t, string(text), "f", "detokenized")
@@ -327,7 +328,8 @@ func TestBatchesSpread(t *testing.T) {
 		slow, err := fleet.Dial(t, strings.TrimPrefix(f.URL, "http://"))
 		require.NoError(t, err)
 		defer slow.Close()
-		_, _ = io.WriteString(slow, "POST /v1/embeddings HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{\"input\":[")
+		_, _ = io.WriteString(slow, "POST /v1/embeddings HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"+
+			"Content-Length: 100000\r\n\r\n{\"input\":[")
 		var long bytes.Buffer
 		rng := rand.New(rand.NewPCG(1, 2))
 		for long.Len() < 128<<10 {
@@ -397,7 +399,7 @@ func TestNoCircuitForForeignEndpoints(t *testing.T) {
 		},
 		"vLLM": func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusNotImplemented)
-			_, _ = io.WriteString(w, `{"error":{"message":"The model does not support Score API","type":"NotImplementedError","param":null,"code":501}}`)
+			_, _ = io.WriteString(w, `{"error":{"message":"The model does not support Score API","type":"NotImplementedError","code":501}}`)
 		},
 	} {
 		fleet.VirtualRun(t, name, func(t *testing.T) {
