@@ -38,6 +38,10 @@ func (s *Server) dialectRoutes() []route {
 	return []route{
 		{http.MethodPost, messagesPath + "/count_tokens", "count_tokens", clients, limit, count},
 		{http.MethodPost, messagesPath, "messages", clients, limit, serve(dialect.Messages)},
+		{http.MethodPost, responsesPath, "responses", clients, limit, serve(dialect.Responses)},
+		{http.MethodPost, responsesPath + "/compact", "responses", clients, limit, serve(dialect.Compact)},
+		{http.MethodGet, responsesPath + "/:id", "responses", clients, 0, noResponse},
+		{http.MethodDelete, responsesPath + "/:id", "responses", clients, 0, noResponse},
 	}
 }
 

@@ -165,3 +165,83 @@ func TestMessagesAreCounted(t *testing.T) {
 		f.Idle()
 	})
 }
+
+// shown is what a stream of Responses shows.
+type shown struct {
+	text, status  string
+	input, output int
+}
+
+// readResponses reads a stream of Responses as openai-python does (lib/streaming/responses/_responses.py): it begins with
+// response.created, numbers count up, and the last event holds the whole response.
+func readResponses(t *testing.T, a fleet.Answer) (s shown) {
+	t.Helper()
+	var last string
+	for i, data := range a.Events {
+		var e struct {
+			Type     string
+			Number   *int `json:"sequence_number"`
+			Delta    string
+			Response *struct {
+				Status string
+				Model  string
+				Output []struct {
+					Content []struct{ Text string }
+				}
+				Usage *struct {
+					Input  int `json:"input_tokens"`
+					Output int `json:"output_tokens"`
+				}
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(data), &e), data)
+		require.True(t, e.Number != nil && *e.Number == i, data)
+		require.True(t, i > 0 || e.Type == "response.created", data)
+		if last = e.Type; last == "response.output_text.delta" {
+			s.text += e.Delta
+		}
+		if last == "response.completed" || last == "response.incomplete" {
+			s.status, s.input, s.output = e.Response.Status, e.Response.Usage.Input, e.Response.Usage.Output
+			assert.Equal(t, s.text, e.Response.Output[0].Content[0].Text, "the whole answer is that of the deltas")
+		}
+		if last == "response.failed" {
+			s.status = e.Response.Status
+		}
+	}
+	return s
+}
+
+// A decode worker dies in the middle of an answer, with and without resume: the client of Responses gets the undisturbed
+// answer, or a response that has failed. What is not stored is refused.
+func TestResponsesGoOn(t *testing.T) {
+	for limit, status := range []string{"failed", "incomplete"} {
+		fleet.VirtualRun(t, status, func(t *testing.T) {
+			o := fleet.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(c *stack.GatewayConfig) { c.Flow.Resume.Limit = limit }}
+			f := fleet.New(t, o)
+			body := `{"model":"tandem-sim","input":"Hello","stream":true,"store":false,"max_output_tokens":40}`
+			undisturbed := readResponses(t, f.Good("/v1/responses", body))
+			assert.Equal(t, "incomplete", undisturbed.status)
+			assert.Equal(t, 40, undisturbed.output)
+			n := 0
+			a, _ := f.Try(context.Background(), "/v1/responses", body, func(string) {
+				if n++; n == 20 {
+					f.Workers[f.Generating()].Kill()
+				}
+			})
+			got := readResponses(t, a)
+			assert.Equal(t, status, got.status)
+			if status != "failed" {
+				assert.Equal(t, undisturbed, got)
+			}
+			for body, param := range map[string]string{
+				`{"model":"tandem-sim","input":"x","previous_response_id":"resp_1"}`: "previous_response_id",
+				`{"model":"tandem-sim","input":"x","background":true}`:               "background",
+			} {
+				a := f.Post("/v1/responses", body)
+				assert.Contains(t, []int{400, 501}, a.Status)
+				assert.Contains(t, string(a.Body), `"param":"`+param+`"`)
+			}
+			f.Idle()
+		})
+	}
+}
