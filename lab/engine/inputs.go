@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -17,36 +18,29 @@ import (
 // inputRoutes adds the endpoints that generate nothing, in the form of vLLM 0.32 (entrypoints/pooling) or SGLang 0.5.23
 // (entrypoints/openai). Only a model of one leg computes: an embedding model of a real engine hands nothing over.
 func (s *Server) inputRoutes(mux *http.ServeMux) {
-	add := func(serve func(in *inputs, w http.ResponseWriter, r *http.Request), paths ...string) {
-		for _, path := range paths {
+	type handlers = map[string]func(in *inputs, w http.ResponseWriter, r *http.Request)
+	all := handlers{
+		"/v1/embeddings": (*inputs).embeddings, "/pooling": (*inputs).embeddings, "/classify": (*inputs).classify,
+		"/rerank": (*inputs).rerank, "/v1/rerank": (*inputs).rerank, "/v2/rerank": (*inputs).rerank,
+		"/score": (*inputs).score, "/v1/score": (*inputs).score, "/detokenize": (*inputs).detokenize,
+	}
+	switch s.cfg.Engine {
+	case "sglang":
+		all = handlers{
+			"/v1/embeddings": (*inputs).embeddings, "/v1/classify": (*inputs).classify, "/v1/rerank": (*inputs).rerank,
+			"/v1/score": (*inputs).score, "/detokenize": (*inputs).detokenize, "/v1/detokenize": (*inputs).detokenize,
+		}
+	case "trtllm":
+		all = handlers{"/v1/embeddings": (*inputs).embeddings}
+	}
+	for path, serve := range all {
+		if s.cfg.Role == "both" || strings.HasSuffix(path, "detokenize") {
 			mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 				if in := s.readInputs(w, r); in != nil {
 					serve(in, w, r)
 				}
 			})
 		}
-	}
-	vllm, sglang := s.cfg.Engine == "vllm" || s.cfg.Engine == "sim", s.cfg.Engine == "sglang"
-	if vllm || sglang {
-		add((*inputs).detokenize, "/detokenize")
-	}
-	if sglang {
-		add((*inputs).detokenize, "/v1/detokenize")
-	}
-	if s.cfg.Role != "both" {
-		return
-	}
-	add((*inputs).embeddings, "/v1/embeddings")
-	switch {
-	case sglang:
-		add((*inputs).rerank, "/v1/rerank")
-		add((*inputs).score, "/v1/score")
-		add((*inputs).classify, "/v1/classify")
-	case vllm:
-		add((*inputs).rerank, "/rerank", "/v1/rerank", "/v2/rerank")
-		add((*inputs).score, "/score", "/v1/score")
-		add((*inputs).classify, "/classify")
-		add((*inputs).embeddings, "/pooling")
 	}
 }
 
@@ -62,11 +56,10 @@ func vector(ids []uint32, size int) []float32 {
 			sum[i] += rng.Float64() - .5
 		}
 	}
-	length := 0.0
+	out, length := make([]float32, size), 0.0
 	for _, x := range sum {
 		length += x * x
 	}
-	out := make([]float32, size)
 	for i, x := range sum {
 		out[i] = float32(x / cmp.Or(math.Sqrt(length), 1))
 	}
@@ -130,9 +123,9 @@ func (in *inputs) compute(w http.ResponseWriter, r *http.Request, prompts [][]ui
 	}
 	if failure == nil {
 		failure = s.begin(c)
+		defer s.leave(c)
 	}
 	if failure == nil {
-		defer s.leave(c)
 		if !s.await(r, c) {
 			return nil, false
 		}
