@@ -149,7 +149,7 @@ func TestDocumentDescribesClients(t *testing.T) {
 		}
 		check(name, schema, body)
 	}
-	for _, of := range []struct{ folder, schema string }{{"messages", "MessagesRequest"}} {
+	for _, of := range []struct{ folder, schema string }{{"messages", "MessagesRequest"}, {"responses", "ResponsesRequest"}} {
 		text, err := os.ReadFile("../dialect/testdata/" + of.folder + "/cases.json")
 		require.NoError(t, err)
 		cases, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))

@@ -113,6 +113,11 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 				{"POST /v1/messages", `{` + say + `,"stream":true}`, "MessagesEvent", 200, nil},
 				{"POST /v1/messages", `{` + say + `,"top_p":9}`, "", 400, nil},
 				{"POST /v1/messages/count_tokens", `{` + say + `}`, "", 200, nil},
+				{"POST /v1/responses", `{"model":"tandem-sim","input":"Hello","max_output_tokens":4}`, "", 200, nil},
+				{"POST /v1/responses", `{"model":"tandem-sim","input":[{"role":"user","content":"Hello"}],"stream":true}`, "ResponsesEvent", 200, nil},
+				{"POST /v1/responses/compact", `{"model":"tandem-sim","input":"Hello"}`, "", 200, nil},
+				{"POST /v1/responses", `{"model":"tandem-sim","input":"Hello","previous_response_id":"x"}`, "", 400, nil},
+				{"GET /v1/responses/{x}", "", "", 404, nil},
 				{"POST /v1/embeddings", `{` + text + `}`, "", 200, nil},
 				{"POST /v1/embeddings", `{` + text + `,"encoding_format":"base64"}`, "", 200, nil},
 				{"POST /v1/rerank", `{"query":"quick fox","documents":["a lazy dog",{"text":"the quick fox"}]}`, "", 200, nil},
@@ -146,7 +151,7 @@ func (d described) call(line, body, events string, status int, headers ...string
 	if before, rest, ok := strings.Cut(template, "{"); ok {
 		_, after, _ := strings.Cut(rest, "}")
 		name := "{name}"
-		if strings.HasPrefix(before, "/workers") {
+		if !strings.HasPrefix(before, "/v1/models") {
 			name = "{id}"
 		}
 		template = before + name + after
