@@ -96,6 +96,7 @@ func (s *WorkerSettings) config() (c WorkerConfig, err error) {
 		Engine: s.Engine, Host: s.Host, Port: s.Port, Advertise: s.Advertise, ModelInput: s.ModelInput, DeviceClass: s.DeviceClass,
 		Prefix: s.Prefix, LeaseTTL: s.LeaseTTL, Grace: s.Grace, Drain: s.Drain, KVEvents: s.Events.config(), Traces: s.Traces,
 	}
+	c.Engine.Sentences = true
 	c.Engine.Model, c.Engine.BandwidthBytesPerSecond, c.Engine.DrainGrace = stack.SimModel, s.Bandwidth*1e9, s.Grace
 	if len(s.Taints) > 0 {
 		c.Taints = s.Taints

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -129,5 +130,25 @@ func TestForms(t *testing.T) {
 				assert.Equal(t, "stop", w.Choices[0].FinishReason)
 			}
 		}
+	})
+}
+
+// With sentences a chat's answer consists of the grammar's words in its order, and a second half asked for by itself,
+// as after a death, is the same.
+func TestSentences(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bench) {
+		b.engine(Config{ID: "e", Engine: "vllm", Sentences: true})
+		_, w := b.ask("e", chats, chat(40, "return_token_ids", true))
+		all := w.Choices[0]
+		require.Len(t, all.TokenIDs, 40)
+		class := 0
+		for word := range strings.FieldsSeq(all.Message.Content) {
+			at := slices.IndexFunc(grammar, func(c wordClass) bool { return slices.Contains(strings.Fields(c.words), word) })
+			require.True(t, at == class && word == strings.Fields(all.Message.Content)[0] || slices.Contains(grammar[class].next, at), word)
+			class = at
+		}
+		ids := append(slices.Clone(w.PromptTokenIDs), all.TokenIDs[:20]...)
+		_, rest := b.ask("e", chats, chat(20, "return_token_ids", true, "kv_transfer_params", map[string]any{"prompt_token_ids": ids}))
+		assert.Equal(t, all.TokenIDs[20:], rest.Choices[0].TokenIDs)
 	})
 }

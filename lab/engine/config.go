@@ -106,6 +106,8 @@ type Config struct {
 	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
 	TransferHost string
 	TransferPort int
+	// Sentences has chats answered in sentences, which people can read, in place of any words.
+	Sentences bool
 	// Language is the model's tokenizer and chat template. Default: the simulated model's.
 	Language Language
 	// ChatTemplateKwargs is --default-chat-template-kwargs of vLLM and SGLang, a JSON object: what the Language's

@@ -266,7 +266,10 @@ func (c *Core) finishStep(now time.Time) {
 func (c *Core) draw(s *sequence, now time.Time) bool {
 	token, ok, _ := s.scripted(len(s.out))
 	if !ok {
-		token = c.vocab.Next(s.state, len(s.out) >= s.MinTokens && !s.IgnoreEOS && s.Script == nil)
+		eos := len(s.out) >= s.MinTokens && !s.IgnoreEOS && s.Script == nil
+		if token = c.vocab.Next(s.state, eos); s.Sentences {
+			token = c.vocab.sentence(s.state, s.last(), eos)
+		}
 	}
 	return c.take(s, token, now)
 }

@@ -55,6 +55,9 @@ type Request struct {
 	Script     []uint32
 	ScriptFrom int
 
+	// Sentences makes the answer of sentences, if the server has learnt any (Config.Sentences).
+	Sentences bool
+
 	// LoRA is the adapter's name and Salt what the client sent (cache_salt): both keep
 	// equal prompts apart in the cache.
 	LoRA, Salt string

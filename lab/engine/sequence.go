@@ -51,6 +51,17 @@ func newSequence(r Request) *sequence {
 // tokens is the length of prompt and answer.
 func (s *sequence) tokens() int { return s.length() + len(s.out) }
 
+// last is the newest token, 0 where the prompt's are not known.
+func (s *sequence) last() uint32 {
+	switch {
+	case len(s.out) > 0:
+		return s.out[len(s.out)-1]
+	case len(s.Prompt) > 0:
+		return s.Prompt[len(s.Prompt)-1]
+	}
+	return 0
+}
+
 // hash returns the chained hash of full block i, whose known tokens are ids; the hashes of all blocks before it are
 // known.
 func (s *sequence) hash(i int, ids []uint32, cfg *Config) uint64 {

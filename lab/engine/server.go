@@ -74,6 +74,9 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	} else {
 		tokenizer = tokens.NewCache(tokens.Sim(), promptCacheBytes)
 	}
+	if cfg.Sentences {
+		vocabulary.learn(tokenizer.Tokenizer())
+	}
 	core, err := NewCore(cfg, vocabulary)
 	if err != nil {
 		return nil, err

@@ -38,11 +38,28 @@ type Vocabulary struct {
 	Words []uint32
 	// EOS is the id that ends an answer.
 	EOS uint32
+
+	first  []uint32            // words with which a sentence may begin; nil for no sentences
+	follow map[uint32][]uint32 // by a word, those that may follow it
 }
 
 // Next is the token that follows the state: one of the words or, where eos is allowed and with probability 1/128, the
 // end. Forbidding the end changes nothing else: a state yields the same word either way.
-func (v *Vocabulary) Next(s State, eos bool) uint32 {
+func (v *Vocabulary) Next(s State, eos bool) uint32 { return v.draw(v.Words, s, eos) }
+
+// sentence is Next of sentences, where there are any; last is the state's last token.
+func (v *Vocabulary) sentence(s State, last uint32, eos bool) uint32 {
+	words := v.follow[last]
+	if words == nil {
+		words = v.first
+	}
+	if words == nil {
+		words = v.Words
+	}
+	return v.draw(words, s, eos)
+}
+
+func (v *Vocabulary) draw(words []uint32, s State, eos bool) uint32 {
 	h := uint64(s)
 	h ^= h >> 32
 	h *= 0xd6e8_feb8_6659_fd93
@@ -51,8 +68,8 @@ func (v *Vocabulary) Next(s State, eos bool) uint32 {
 		return v.EOS
 	}
 	h *= 0xd6e8_feb8_6659_fd93
-	i, _ := bits.Mul64(h, uint64(len(v.Words)))
-	return v.Words[i]
+	i, _ := bits.Mul64(h, uint64(len(words)))
+	return words[i]
 }
 
 // BlockHashes appends the engine's hash of each full block of the tokens to dst
