@@ -9,21 +9,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPython and TestNode run the scripts in python and node. Where pip and npm reach no registry, they log that they did not run.
+// TestPython and TestNode run the scripts in python and node for each engine, and the snippets of docs/clients.md. Where pip
+// and npm reach no registry, they log that they did not run.
 
 func TestPython(t *testing.T) {
 	dir := t.TempDir()
 	python := filepath.Join(dir, "bin", "python")
-	if installs(t, dir, "python3", "-m", "venv", dir) && installs(t, dir, python, "-m", "pip", "install", "-q", "-r", absolute(t, "python/requirements.txt")) {
-		script(t, dir, python, absolute(t, "python/clients.py"))
+	if !installs(t, dir, "python3", "-m", "venv", dir) ||
+		!installs(t, dir, python, "-m", "pip", "install", "-q", "-r", absolute(t, "python/requirements.txt")) {
+		return
+	}
+	each(t, func(t *testing.T, _, address string) {
+		t.Log(execute(t, dir, python, absolute(t, "python/clients.py"), address))
+	})
+	for _, s := range snippets(t, "python", addresses["vllm"]) {
+		require.NotEmpty(t, execute(t, dir, python, "-c", s), s)
 	}
 }
 
 func TestNode(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(dir, os.DirFS("node")))
-	if installs(t, dir, "npm", "install", "--no-audit", "--no-fund", "--silent") {
-		script(t, dir, "node", "clients.mjs")
+	if !installs(t, dir, "npm", "install", "--no-audit", "--no-fund", "--silent") {
+		return
+	}
+	each(t, func(t *testing.T, _, address string) { t.Log(execute(t, dir, "node", "clients.mjs", address)) })
+	for _, s := range snippets(t, "js", addresses["vllm"]) {
+		require.NotEmpty(t, execute(t, dir, "node", "--input-type=module", "-e", s), s)
 	}
 }
 
@@ -44,13 +56,11 @@ func installs(t *testing.T, dir, name string, args ...string) bool {
 	return err == nil
 }
 
-// script runs a script for each engine.
-func script(t *testing.T, dir, name, path string) {
-	each(t, func(t *testing.T, _, address string) {
-		c := exec.CommandContext(t.Context(), name, path, address)
-		c.Dir = dir
-		out, err := c.CombinedOutput()
-		t.Logf("%s", out)
-		require.NoError(t, err)
-	})
+// execute runs a command in dir and returns what it prints.
+func execute(t *testing.T, dir, name string, args ...string) string {
+	c := exec.CommandContext(t.Context(), name, args...)
+	c.Dir = dir
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
 }
