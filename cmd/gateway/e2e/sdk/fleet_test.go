@@ -20,6 +20,9 @@ import (
 
 const model = "tandem-sim"
 
+// full is the fleet that has no queue.
+const full = "full"
+
 var engines = []string{"sim", "vllm", "sglang", "trtllm"}
 
 // addresses are the gateways by their engine. TestMain starts them, once for all tests and older releases.
@@ -71,7 +74,11 @@ func start(ctx context.Context) error {
 		}
 		addresses[engine] = address
 	}
-	return nil
+	addresses[full], err = fleet(ctx, binary, "--engine", "vllm", "--queue-limit", "0", "--router-queue-threshold", "0")
+	if err != nil {
+		stop()
+	}
+	return err
 }
 
 // fleet starts a fleet on this machine and returns the gateway's address once it is ready.
