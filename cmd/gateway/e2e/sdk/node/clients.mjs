@@ -64,6 +64,11 @@ const checks = {
       messages: [...messages, m, { role: 'tool', tool_call_id: m.tool_calls[0].id, content: 'sunny' }] });
     assert.ok(end.choices[0].message.content);
   },
+  async openai_responses() {
+    const p = { model, input: 'Hello there', max_output_tokens: 400, store: false };
+    assert.ok((await openai.responses.create(p)).output_text);
+    assert.ok((await openai.responses.stream(p).finalResponse()).output_text);
+  },
   async anthropic_messages() {
     const p = { model, messages, max_tokens: 12 };
     const whole = await anthropic.messages.create(p);
@@ -78,6 +83,7 @@ const checks = {
   ai_sdk_anthropic: () => talk(createAnthropic({ baseURL: address + '/v1', apiKey })(model)),
   ai_sdk_anthropic_tools: () => call(createAnthropic({ baseURL: address + '/v1', apiKey })(model)),
   ai_sdk_openai_chat: () => talk(createOpenAI({ baseURL: address + '/v1', apiKey }).chat(model)),
+  ai_sdk_openai_responses: () => talk(createOpenAI({ baseURL: address + '/v1', apiKey })(model)),
 };
 
 for (const [name, check] of Object.entries(checks)) {

@@ -54,6 +54,17 @@ def openai_tools():
     assert "city" in json.loads(form.choices[0].message.content), form
 
 
+def openai_responses():
+    import openai
+    c = openai.OpenAI(max_retries=0)
+    whole = c.responses.create(model=model, input="Hello there", max_output_tokens=400, store=False)
+    assert whole.output_text and whole.usage.output_tokens
+    with c.responses.stream(model=model, input="Hello there", max_output_tokens=400, store=False) as s:
+        for _ in s:
+            pass
+        assert s.get_final_response().output_text
+
+
 def anthropic_messages():
     import anthropic
     c = anthropic.Anthropic(max_retries=0)
@@ -139,7 +150,7 @@ def requests_lines():
 
 
 failed = 0
-for check in (openai_chat, openai_tools, anthropic_messages, anthropic_tools, agents_sdk, langchain, litellm_completion,
+for check in (openai_chat, openai_tools, openai_responses, anthropic_messages, anthropic_tools, agents_sdk, langchain, litellm_completion,
               requests_lines):
     try:
         check()
