@@ -180,7 +180,7 @@ func (t *Tree) Get(n Node, key string) Node {
 	found := NoNode
 	for m, end := n+1, t.nodes[n].next; m < end; {
 		of := &t.nodes[m]
-		if int(of.keyEnd-of.key) == len(key) && t.text[of.key:of.keyEnd] == key || of.escaped && t.key(m) == key {
+		if int(of.keyEnd-of.key) == len(key) && t.text[of.key:of.keyEnd] == key || of.escaped && t.Key(m) == key {
 			if found == NoNode {
 				found = m
 			} else if t.Twice == NoNode {
@@ -195,8 +195,8 @@ func (t *Tree) Get(n Node, key string) Node {
 	return found
 }
 
-// key returns the key of a member.
-func (t *Tree) key(n Node) string {
+// Key returns the key of an object's member, its escapes resolved.
+func (t *Tree) Key(n Node) string {
 	of := &t.nodes[n]
 	if !of.escaped {
 		return t.text[of.key:of.keyEnd]
@@ -218,7 +218,7 @@ func (t *Tree) Path(n Node) string {
 		if path != "" {
 			path += "."
 		}
-		return path + shown([]byte(t.key(n)))
+		return path + shown([]byte(t.Key(n)))
 	}
 	i := 0
 	for m := t.First(up); m != n; m = t.Next(m) {

@@ -17,10 +17,10 @@ func rebuilt(t *testing.T, tree *Tree, n Node) any {
 		all := map[string]any{}
 		for m := range tree.All(n) {
 			if tree.Kind(m) != 'n' && tree.Twice == NoNode {
-				at := tree.Get(n, tree.key(m))
+				at := tree.Get(n, tree.Key(m))
 				require.True(t, at == m || tree.Twice != NoNode, "%s", tree.Path(m))
 			}
-			all[tree.key(m)] = rebuilt(t, tree, m)
+			all[tree.Key(m)] = rebuilt(t, tree, m)
 		}
 		return all
 	case '[':

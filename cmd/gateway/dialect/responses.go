@@ -3,7 +3,6 @@ package dialect
 import (
 	"encoding/base64"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -39,7 +38,7 @@ var stored = [...]struct {
 }
 
 func readResponses(data []byte, o Options, f *responsesForm) (*Request, error) {
-	r := &responses{body: body{o: o}, form: f}
+	r := &responses{body: body{o: o}, form: f, input: make([]item, 0, 16), names: make([]string, 0, 8)}
 	if err := r.read(data, unread); err != nil {
 		return nil, err
 	}
@@ -88,7 +87,8 @@ type responses struct {
 	body
 	form    *responsesForm
 	input   []item
-	names   []string // of the tools in the chat
+	chosen  openai.Node // tool_choice
+	names   []string    // of the tools in the chat
 	step    struct{ thoughts, texts, calls []openai.Node }
 	images  []openai.Node // which wait for a message of the user's
 	partly  bool          // the last message is the beginning of the answer
@@ -109,11 +109,10 @@ func (i *item) system() bool { return i.role == "system" || i.role == "developer
 func (r *responses) items() {
 	input := r.Get(0, "input")
 	if k := r.Kind(input); k == '"' {
-		r.input = []item{{input, "string", "user"}}
+		r.input = append(r.input, item{input, "string", "user"})
 	} else if k != '[' || r.First(input) == none {
 		r.refuse("input", "must be a string or an array of items")
 	}
-	r.input = slices.Grow(r.input, 16)
 	for n := range r.All(input) {
 		i := item{n, r.Quoted(r.optional(n, "type", '"')), ""}
 		if i.kind == "" || i.kind == "message" {
@@ -409,9 +408,14 @@ func (r *responses) keep(content string) {
 
 // settings writes all else that a chat has too.
 func (r *responses) settings() {
-	for _, name := range [...]string{"temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p",
-		"repetition_penalty", "seed", "stop", "ignore_eos", "min_tokens", "prompt_cache_key", "user", "cache_salt", "nvext"} {
-		r.pass(name, r.Get(0, name))
+	for n := range r.All(0) {
+		switch name := r.Key(n); name {
+		case "temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "seed", "stop",
+			"ignore_eos", "min_tokens", "prompt_cache_key", "user", "cache_salt", "chat_template_kwargs", "nvext":
+			if r.Kind(n) != 'n' {
+				r.pass(name, n)
+			}
+		}
 	}
 	if most := r.optional(0, "max_output_tokens", 0); most != none {
 		if count(&r.Tree, 0, "max_output_tokens") == 0 {
@@ -419,13 +423,7 @@ func (r *responses) settings() {
 		}
 		r.pass("max_completion_tokens", most)
 	}
-	effort := r.optional(r.optional(0, "reasoning", '{'), "effort", '"')
-	r.pass("reasoning_effort", effort)
-	if kwargs := r.optional(0, "chat_template_kwargs", '{'); kwargs == none && r.Is(effort, "none") {
-		r.put(`,"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`)
-	} else {
-		r.pass("chat_template_kwargs", kwargs)
-	}
+	r.pass("reasoning_effort", r.optional(r.optional(0, "reasoning", '{'), "effort", '"'))
 	top := count(&r.Tree, 0, "top_logprobs")
 	r.form.probable = top > 0
 	for n := range r.All(r.optional(0, "include", '[')) {
@@ -485,11 +483,8 @@ func (r *responses) echo() {
 	}
 	text, reasoning := r.Get(0, "text"), r.Get(0, "reasoning")
 	summary := r.optional(reasoning, "summary", '"')
-	if summary == none {
-		summary = r.optional(reasoning, "generate_summary", '"') // its older name
-	}
 	r.form.summary = summary != none
-	e.put(`,"tool_choice":`, or(r.Get(0, "tool_choice"), `"auto"`), `,"reasoning":{"effort":`, or(r.Get(reasoning, "effort"), "null"),
+	e.put(`,"tool_choice":`, or(r.chosen, `"auto"`), `,"reasoning":{"effort":`, or(r.Get(reasoning, "effort"), "null"),
 		`,"summary":`, or(summary, "null"), `},"text":{"format":`, or(r.Get(text, "format"), `{"type":"text"}`),
 		`,"verbosity":`, or(r.optional(text, "verbosity", '"'), `"medium"`),
 		`},"background":false,"previous_response_id":null,"store":false,"truncation":"disabled"`)

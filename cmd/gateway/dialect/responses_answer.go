@@ -3,6 +3,7 @@ package dialect
 import (
 	"cmp"
 	"strconv"
+	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -24,13 +25,14 @@ type responsesForm struct {
 	cut      bool // a call was cut short: no item follows
 
 	// The item at hand.
-	shape shape
-	tool  tool
-	id    string
-	text  out  // its content so far, as between quotes
-	probs out  // a text's probabilities so far
-	quiet bool // it is written when it is done
-	input customInput
+	shape  shape
+	tool   tool
+	id     string
+	callID string // of a call, even if the chat's comes later
+	text   out    // its content so far, as between quotes
+	probs  out    // a text's probabilities so far
+	quiet  bool   // it is written when it is done
+	input  customInput
 }
 
 // shape is how an item is written, and the events of its content.
@@ -83,7 +85,8 @@ func (f *responsesForm) take(a *answer, b *block) {
 			f.shape = shapes[custom]
 		}
 	}
-	f.id = f.shape.prefix + a.o.ID + "_" + strconv.Itoa(f.index)
+	number := a.o.ID + "_" + strconv.Itoa(f.index)
+	f.id, f.callID = f.shape.prefix+number, cmp.Or(b.id, "call_"+number)
 }
 
 // event begins an event; endEvent ends it, and its data.
@@ -117,13 +120,13 @@ func (f *responsesForm) partly(a *answer, what, content string) {
 // part writes the item's part.
 func (f *responsesForm) part(a *answer, content string) {
 	if a.put(f.shape.part, content, `"`); f.shape.event == "response.output_text" {
-		a.put(`,"annotations":[]`, f.likely())
+		a.put(`,"annotations":[]`, likely(f.probs))
 	}
 	a.put("}")
 }
 
-// likely returns the member with a text's probabilities.
-func (f *responsesForm) likely() string { return `,"logprobs":[` + string(f.probs) + "]" }
+// likely returns the member with probabilities, each after a comma.
+func likely(probs out) string { return `,"logprobs":[` + strings.TrimPrefix(string(probs), ",") + "]" }
 
 // shown writes an event of the item.
 func (f *responsesForm) shown(a *answer, what, item string) {
@@ -138,7 +141,7 @@ func (f *responsesForm) item(a *answer, b *block, status string) string {
 	a.put(`{"type":"`, f.shape.item, `","id":"`, f.id, `","status":"`, status, `"`, f.shape.head)
 	switch of := f.tool.action; {
 	case b.kind == call:
-		a.put(`,"call_id":"`, cmp.Or(b.id, "call_"+a.o.ID+"_"+strconv.Itoa(f.index)), `"`)
+		a.put(`,"call_id":"`, f.callID, `"`)
 		if of != nil {
 			a.put(of.more, `,"`, of.member, `":`, content)
 			break
@@ -256,23 +259,15 @@ func (f *responsesForm) add(a *answer, b *block, content string) {
 
 // logprobs returns the member with the probabilities of the chunk at hand, and keeps them.
 func (f *responsesForm) logprobs(a *answer) string {
-	if !f.probable {
-		return `,"logprobs":[]`
-	}
 	var t openai.Tree
-	before := len(f.probs)
-	if t.Parse([]byte(a.logprobs), nil) == nil {
+	var now out
+	if f.probable && t.Parse([]byte(a.logprobs), nil) == nil {
 		for n := range t.All(t.Get(0, "content")) {
-			if len(f.probs) > 0 {
-				f.probs.put(",")
-			}
-			f.probs.put(t.Raw(n))
+			now.put(",", t.Raw(n))
 		}
 	}
-	if before > 0 && before < len(f.probs) {
-		before++ // the comma
-	}
-	return `,"logprobs":[` + string(f.probs[before:]) + "]"
+	f.probs.put(string(now))
+	return likely(now)
 }
 
 // early reports whether the answer ends before its time.
@@ -308,17 +303,22 @@ func (f *responsesForm) shut(a *answer, b *block) {
 	if f.mute(b) {
 		return
 	}
-	status, last, early, more := "completed", len(a.blocks) == 1, a.over || early(a), ""
-	if b.kind == call {
-		if !f.complete(a, b, early, last) {
-			f.cut = true
+	status, more, last, early := "completed", "", len(a.blocks) == 1, a.over || early(a)
+	switch {
+	case b.kind == call:
+		if f.cut = !f.complete(a, b, early, last); f.cut {
 			return
 		}
 		if f.shape.item == "function_call" {
 			more = `,"name":"` + cmp.Or(f.tool.name, b.name) + `"`
 		}
-	} else if last && early {
-		status = "incomplete"
+	case b.kind == text:
+		more = likely(f.probs)
+		fallthrough
+	default:
+		if last && early {
+			status = "incomplete"
+		}
 	}
 	content := string(f.text)
 	if f.quiet {
@@ -326,9 +326,6 @@ func (f *responsesForm) shut(a *answer, b *block) {
 		if f.shape.event != "" {
 			f.say(a, ".delta", "delta", content, "")
 		}
-	}
-	if b.kind == text {
-		more = f.likely()
 	}
 	if f.shape.event != "" {
 		f.say(a, ".done", f.shape.name, content, more)
@@ -388,29 +385,17 @@ func (f *responsesForm) fail(a *answer, e *openai.Error) {
 // ping writes a comment. Some readers take the blank line after one for an event.
 func (f *responsesForm) ping(a *answer) { a.put(": ping\n") }
 
-func (f *responsesForm) whole(a *answer, blocks []block) *openai.Error {
-	for i := range blocks {
-		b, last, status := &blocks[i], i == len(blocks)-1, "completed"
-		if !f.compacts {
-			if f.mute(b) {
-				continue
-			}
-			f.take(a, b)
-			f.quiet = true
-		}
-		if f.add(a, b, string(b.held)); f.compacts {
-			continue
-		}
-		if b.kind == call {
-			f.cut = !f.complete(a, b, early(a), last)
-		} else if last {
-			status = ended(a)
-		}
-		if !f.cut {
-			f.done(f.item(a, b, status))
-			f.index++
-		}
+// whole writes the events of a stream to nowhere, for the items that they leave.
+func (f *responsesForm) whole(a *answer, _ []block) *openai.Error {
+	said := a.out
+	a.out, a.over = nil, false
+	for ; len(a.blocks) > 0; a.blocks = a.blocks[1:] {
+		b := &a.blocks[0]
+		f.open(a, b)
+		f.add(a, b, string(b.held))
+		f.shut(a, b)
 	}
+	a.out, a.over = said, true
 	if f.compacts {
 		if _, err := f.compaction(a); err != nil {
 			return err

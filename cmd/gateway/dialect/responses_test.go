@@ -121,7 +121,7 @@ var responsesAnswers = []struct {
 		stream: called("0", "a", "local_shell", `{"command":["ls"],`, `"timeout_ms":5,"env":null,"x":1}`) +
 			called("1", "b", "shell", `{"commands":["ls","pwd"]}`) + called("2", "c", "apply_patch", `{"type":"delete_file","path":"a"}`) +
 			called("3", "d", "tool_search", `{"query":"q"}`) + called("4", "e", "local_shell", `{"command":"ls"}`),
-		want: []readItem{{Type: "local_shell_call", CallID: "a", Raw: `"action":{"type":"exec","command":["ls"],"timeout_ms":5}`},
+		want: []readItem{{Type: "local_shell_call", CallID: "a", Raw: `"action":{"type":"exec","command":["ls"],"timeout_ms":5,"env":{}}`},
 			{Type: "shell_call", CallID: "b", Raw: `"action":{"commands":["ls","pwd"]}`},
 			{Type: "apply_patch_call", CallID: "c", Raw: `"operation":{"path":"a","type":"delete_file"}`},
 			{Type: "tool_search_call", CallID: "d", Raw: `"execution":"client","arguments":{"query":"q"}`},
@@ -136,9 +136,10 @@ var responsesAnswers = []struct {
 		status: "incomplete", reason: "max_output_tokens",
 	},
 	{
-		name:   "a call without an id, whose name comes late, and one without a name",
-		stream: chunks(`"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`, `"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}`) + called("1", "b", "", "{}"),
-		want:   []readItem{{Type: "function_call", CallID: "call_r1_0", Name: "f", Text: "{}"}}, status: "completed",
+		name: "a call without an id, whose name comes late, and one without a name",
+		stream: chunks(`"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}`, `"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}`,
+			`"delta":{"tool_calls":[{"index":0,"id":"late","function":{"arguments":"}"}}]}`) + called("1", "b", "", "{}"),
+		want: []readItem{{Type: "function_call", CallID: "call_r1_0", Name: "f", Text: "{}"}}, status: "completed",
 	},
 	{name: "nothing", stream: chunks(`"delta":{},"finish_reason":"stop"`), status: "completed"},
 }

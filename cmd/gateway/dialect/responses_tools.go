@@ -61,6 +61,7 @@ var actions = [...]action{
 
 // tools writes the tools that the client runs, also those that items of the input bring.
 func (r *responses) tools() {
+	r.chosen = r.Get(0, "tool_choice")
 	before := len(r.out)
 	r.put(`,"tools":[`)
 	start := len(r.out)
@@ -90,19 +91,18 @@ func (r *responses) tool(t openai.Node, space, about string) {
 		return
 	}
 	described, parameters := r.Quoted(r.optional(t, "description", '"')), r.Raw(r.optional(t, "parameters", '{'))
-	name, of := kind, r.action(kind, t)
-	switch {
-	case kind == "function" || kind == "custom":
+	name, of := kind, (*action)(nil)
+	if kind == "function" || kind == "custom" {
 		name = r.Quoted(r.required(t, "name", '"'))
-	case of == nil:
+	} else if of = r.action(kind, t); of == nil {
 		return
-	case of.fields != nil || parameters == "":
+	} else if of.fields != nil || parameters == "" {
 		described, parameters = of.about, of.parameters
 	}
-	if !r.allowed(kind, name) {
+	flat := r.flat(space, name)
+	if !r.allowed(kind, name) || slices.Contains(r.names, flat) {
 		return
 	}
-	flat := r.flat(space, name)
 	if flat != name || kind != "function" || space != "" {
 		r.form.tools = append(r.form.tools, tool{strings.Clone(kind), strings.Clone(name), strings.Clone(space), strings.Clone(flat), of})
 	}
@@ -130,7 +130,7 @@ func (r *responses) tool(t openai.Node, space, about string) {
 
 // action returns the action of a tool's type, nil for none: shells in OpenAI's containers and its search for tools too.
 func (r *responses) action(kind string, t openai.Node) *action {
-	i := slices.IndexFunc(actions[:], func(a action) bool { return a.kind == kind || a.item == kind || a.item+"_output" == kind })
+	i := slices.IndexFunc(actions[:], func(a action) bool { return a.kind == kind || a.item == kind })
 	environment := r.Quoted(r.Get(r.Get(t, "environment"), "type"))
 	if i < 0 || strings.HasPrefix(environment, "container") || kind == "tool_search" && !r.Is(r.Get(t, "execution"), "client") {
 		return nil
@@ -165,37 +165,28 @@ func (r *responses) flat(space, name string) string {
 			return t.flat
 		}
 	}
-	long := space + "__" + name
-	if strings.HasSuffix(space, "__") {
-		long = space + name
+	if bare := space == "" || space == "functions" && !slices.Contains(r.names, name); bare && len(name) <= longestName {
+		return name
 	}
-	flat := long
-	if space == "" || space == "functions" {
-		flat = name
-		if space != "" && slices.Contains(r.names, flat) {
-			flat = long
-		}
-	}
+	flat := strings.TrimSuffix(space, "__") + "__" + name
 	if len(flat) > longestName {
 		h := fnv.New32a()
-		h.Write([]byte(long))
-		flat = flat[:longestName-9]
-		odd := strings.IndexFunc(flat, func(c rune) bool { return c == '\\' || c >= 0x80 }) // it may be cut in two
-		if odd >= 0 {
-			flat = flat[:odd]
+		h.Write([]byte(flat))
+		cut := longestName - 9
+		if odd := strings.IndexFunc(flat, func(c rune) bool { return c == '\\' || c >= 0x80 }); odd >= 0 {
+			cut = min(cut, odd) // not within an escape or a character
 		}
-		flat += "_" + strconv.FormatUint(uint64(h.Sum32()), 36)
+		flat = flat[:cut] + "_" + strconv.FormatUint(uint64(h.Sum32()), 36)
 	}
 	return flat
 }
 
 // allowed reports whether tool_choice allows a tool.
 func (r *responses) allowed(kind, name string) bool {
-	of := r.Get(0, "tool_choice")
-	if !r.Is(r.Get(of, "type"), "allowed_tools") {
+	if !r.Is(r.Get(r.chosen, "type"), "allowed_tools") {
 		return true
 	}
-	for t := range r.All(r.required(of, "tools", '[')) {
+	for t := range r.All(r.required(r.chosen, "tools", '[')) {
 		if r.typed(t) == kind && (kind == name || r.Is(r.Get(t, "name"), name)) {
 			return true
 		}
@@ -205,7 +196,7 @@ func (r *responses) allowed(kind, name string) bool {
 
 // choice writes which tools may be called.
 func (r *responses) choice() {
-	n, of, chosen := len(r.names), r.Get(0, "tool_choice"), ""
+	n, of, chosen := len(r.names), r.chosen, ""
 	mode := r.Quoted(of)
 	if r.Kind(of) == '{' {
 		if mode = r.typed(of); mode == "allowed_tools" {
@@ -327,7 +318,11 @@ func (of *action) arguments(arguments []byte) (member string, ok bool) {
 		return "", false
 	}
 	o.members(&t, 0, of)
-	return "{" + of.fixed + string(o[1:]), true
+	member = "{" + of.fixed + string(o[1:])
+	if of.fixed != "" && t.Get(0, "env") == none { // strict readers need it
+		member = strings.TrimSuffix(member, "}") + `,"env":{}}`
+	}
+	return member, true
 }
 
 // unquoted returns the text of JSON as it stands between quotes.
