@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/base64"
 	"net/http"
 	"strconv"
@@ -63,7 +64,6 @@ func readResponses(data []byte, o Options, f *responsesForm) (*Request, error) {
 		r.put(`,"stream":true,"stream_options":{"include_usage":true}`)
 	}
 	r.put("}")
-	r.echo()
 	r.nested.Release()
 	q, err := r.finish(f)
 	if err == nil {
@@ -406,16 +406,68 @@ func (r *responses) keep(content string) {
 	}
 }
 
-// settings writes all else that a chat has too.
+// members are those of the top level that a chat has too, or that a response repeats: with what stands for an absent one
+// there. Strict readers accept no null where OpenAI has none.
+var members = [...]struct {
+	name     string
+	kind     byte // by Tree.Kind, 0 for a number
+	chats    bool
+	standard string
+}{
+	{"temperature", 0, true, "1"}, {"top_p", 0, true, "1"}, {"presence_penalty", 0, true, "0"}, {"frequency_penalty", 0, true, "0"},
+	{"prompt_cache_key", '"', true, "null"}, {"user", '"', true, "null"}, {"top_k", 0, true, ""}, {"min_p", 0, true, ""},
+	{"repetition_penalty", 0, true, ""}, {"seed", 0, true, ""}, {"stop", '[', true, ""}, {"ignore_eos", 't', true, ""},
+	{"min_tokens", 0, true, ""}, {"cache_salt", '"', true, ""}, {"chat_template_kwargs", '{', true, ""}, {"nvext", '{', true, ""},
+	{"instructions", '"', false, "null"}, {"max_output_tokens", 0, false, "null"}, {"max_tool_calls", 0, false, "null"},
+	{"metadata", '{', false, "{}"}, {"parallel_tool_calls", 't', false, "true"}, {"safety_identifier", '"', false, "null"},
+	{"service_tier", '"', false, `"default"`}, {"top_logprobs", 0, false, "0"}, {"tools", '[', false, "[]"},
+}
+
+var memberIndex = func() map[string]int {
+	index := make(map[string]int)
+	for i, m := range members {
+		index[m.name] = i
+	}
+	return index
+}()
+
+// settings writes all else that a chat has too, and notes what a response repeats.
 func (r *responses) settings() {
+	var values [len(members)]string
 	for n := range r.All(0) {
-		switch name := r.Key(n); name {
-		case "temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "seed", "stop",
-			"ignore_eos", "min_tokens", "prompt_cache_key", "user", "cache_salt", "chat_template_kwargs", "nvext":
-			if r.Kind(n) != 'n' {
-				r.pass(name, n)
+		i, ok := memberIndex[r.Key(n)]
+		if k := r.Kind(n); ok && k != 'n' {
+			m := &members[i]
+			if k != m.kind && (k != 'f' || m.kind != 't') && (k != '"' || m.kind != '[') { // one stop string is a list, too
+				r.fail(n, "must be "+kinds[m.kind])
+			}
+			if values[i] = r.Raw(n); m.chats {
+				r.pass(m.name, n)
 			}
 		}
+	}
+	e := make(out, 0, 1024+len(values[memberIndex["tools"]])+len(values[memberIndex["instructions"]]))
+	for i := range members {
+		if m := &members[i]; m.standard != "" {
+			value := cmp.Or(values[i], m.standard)
+			if value == `"auto"` { // a service tier
+				value = m.standard
+			}
+			e.put(`,"`, m.name, `":`, value)
+		}
+	}
+	text, reasoning := r.optional(0, "text", '{'), r.optional(0, "reasoning", '{')
+	effort, summary := r.optional(reasoning, "effort", '"'), r.optional(reasoning, "summary", '"')
+	format := r.optional(text, "format", '{')
+	r.form.summary = summary != none
+	e.put(`,"tool_choice":`, cmp.Or(r.Raw(r.chosen), `"auto"`), `,"reasoning":{"effort":`, cmp.Or(r.Raw(effort), "null"),
+		`,"summary":`, cmp.Or(r.Raw(summary), "null"), `},"text":{"format":`, cmp.Or(r.Raw(format), `{"type":"text"}`),
+		`,"verbosity":`, cmp.Or(r.Raw(r.optional(text, "verbosity", '"')), `"medium"`),
+		`},"background":false,"previous_response_id":null,"store":false,"truncation":"disabled"`)
+	r.form.echo = e
+	r.pass("reasoning_effort", effort)
+	if format != none && !r.form.compacts {
+		r.format(format)
 	}
 	if most := r.optional(0, "max_output_tokens", 0); most != none {
 		if count(&r.Tree, 0, "max_output_tokens") == 0 {
@@ -423,7 +475,6 @@ func (r *responses) settings() {
 		}
 		r.pass("max_completion_tokens", most)
 	}
-	r.pass("reasoning_effort", r.optional(r.optional(0, "reasoning", '{'), "effort", '"'))
 	top := count(&r.Tree, 0, "top_logprobs")
 	r.form.probable = top > 0
 	for n := range r.All(r.optional(0, "include", '[')) {
@@ -432,9 +483,6 @@ func (r *responses) settings() {
 	}
 	if r.form.probable {
 		r.put(`,"logprobs":true,"top_logprobs":`, strconv.Itoa(top))
-	}
-	if format := r.optional(r.optional(0, "text", '{'), "format", '{'); format != none && !r.form.compacts {
-		r.format(format)
 	}
 }
 
@@ -450,43 +498,4 @@ func (r *responses) format(n openai.Node) {
 		r.pass("strict", r.optional(n, "strict", 't'))
 		r.put("}}")
 	}
-}
-
-// echoes are the members of a response that repeat the request's, with what stands for an absent one. Strict readers
-// accept no null where OpenAI has none.
-var echoes = [...]struct {
-	name     string
-	kind     byte
-	standard string
-}{
-	{"instructions", '"', "null"}, {"max_output_tokens", 0, "null"}, {"max_tool_calls", 0, "null"}, {"metadata", '{', "{}"},
-	{"parallel_tool_calls", 't', "true"}, {"presence_penalty", 0, "0"}, {"frequency_penalty", 0, "0"}, {"prompt_cache_key", '"', "null"},
-	{"safety_identifier", '"', "null"}, {"service_tier", '"', `"default"`}, {"temperature", 0, "1"}, {"top_p", 0, "1"},
-	{"top_logprobs", 0, "0"}, {"tools", '[', "[]"}, {"user", '"', "null"},
-}
-
-// echo notes what a response repeats of its request.
-func (r *responses) echo() {
-	e := make(out, 0, 1024+len(r.Raw(r.Get(0, "tools")))+len(r.Raw(r.Get(0, "instructions"))))
-	or := func(n openai.Node, standard string) string {
-		if n == none {
-			return standard
-		}
-		return r.Raw(n)
-	}
-	for _, m := range &echoes {
-		value := or(r.optional(0, m.name, m.kind), m.standard)
-		if value == `"auto"` { // a service tier
-			value = m.standard
-		}
-		e.put(`,"`, m.name, `":`, value)
-	}
-	text, reasoning := r.Get(0, "text"), r.Get(0, "reasoning")
-	summary := r.optional(reasoning, "summary", '"')
-	r.form.summary = summary != none
-	e.put(`,"tool_choice":`, or(r.chosen, `"auto"`), `,"reasoning":{"effort":`, or(r.Get(reasoning, "effort"), "null"),
-		`,"summary":`, or(summary, "null"), `},"text":{"format":`, or(r.Get(text, "format"), `{"type":"text"}`),
-		`,"verbosity":`, or(r.optional(text, "verbosity", '"'), `"medium"`),
-		`},"background":false,"previous_response_id":null,"store":false,"truncation":"disabled"`)
-	r.form.echo = e
 }
