@@ -106,7 +106,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 	return fleet.Run(ctx, func(ctx context.Context) error {
 		if s.Smoke {
 			defer cancel()
-			return smoke(ctx, fleet.URL(), s.Engine, s.Prefill > 0, stdout)
+			return smoke(ctx, fleet.URL(), s.Prefill > 0, stdout)
 		}
 		fmt.Fprintf(stdout, "console %s/\n\n", cmp.Or(fleet.adminURL(), fleet.URL()))
 		fleet.table()

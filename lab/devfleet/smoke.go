@@ -26,8 +26,8 @@ const smokeLimit = 30 * time.Second
 
 // smoke sends one request of each kind and writes how each went. Where the fleet has prefill workers, one of them must
 // have handed over. The error has the number that failed.
-func smoke(ctx context.Context, url, engine string, handsOver bool, out io.Writer) error {
-	failed, checks := 0, smokeChecks(engine, handsOver)
+func smoke(ctx context.Context, url string, handsOver bool, out io.Writer) error {
+	failed, checks := 0, smokeChecks(handsOver)
 	for _, c := range checks {
 		start := time.Now()
 		err := c.run(ctx, url)
@@ -45,13 +45,9 @@ func smoke(ctx context.Context, url, engine string, handsOver bool, out io.Write
 	return nil
 }
 
-func smokeChecks(engine string, handsOver bool) []check {
+func smokeChecks(handsOver bool) []check {
 	const text, finish, usage = `"(text|content)":"[^"]`, `"finish_reason":"[a-z]`, `"completion_tokens":[1-8][,}]`
 	const done = `data: \[DONE\]\n`
-	twice := shows(200, text, finish)
-	if engine == "sglang" { // whose pairs never serve several choices, and whose decode workers never serve alone
-		twice = shows(400, `"param":"n"`)
-	}
 	explained := []string{`"decode_worker_id":"decode-`, `"total_ms"`}
 	if handsOver {
 		explained = append(explained, `"prefill_worker_id":"prefill-`)
@@ -67,7 +63,7 @@ func smokeChecks(engine string, handsOver bool) []check {
 		{"completion", http.MethodPost, completions, head + prompt + `}`, shows(200, text, finish, usage)},
 		{"completion, streamed", http.MethodPost, completions, head + `"stream":true,` + prompt + `}`, shows(200, text, finish, done)},
 		{"completion of token ids", http.MethodPost, completions, head + `"prompt":[11,12,13,14,15]}`, shows(200, text, finish, usage)},
-		{"two choices", http.MethodPost, completions, head + `"n":2,` + prompt + `}`, twice},
+		{"two choices", http.MethodPost, completions, head + `"n":2,` + prompt + `}`, shows(200, text, finish)},
 		{"explained", http.MethodPost, completions, head + `"nvext":{"extra_fields":["worker_id","timing"]},` + prompt + `}`,
 			shows(200, explained...)},
 		{"unknown model", http.MethodPost, completions, `{"model":"unknown","prompt":"x"}`, shows(404, `"model_not_found"`, `"request_id"`)},

@@ -86,7 +86,7 @@ func (f facts) record(listed pools.Worker, blockSize int) (w pools.Worker, noEve
 	w.DataParallelRanks = cmp.Or(listed.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(listed.ModelInput, "text")
 	w.Prioritizes, w.FetchesRest = listed.Prioritizes || f.prioritizes, listed.FetchesRest || f.fetchesRest && listed.Role == pools.Decode
-	w.IgnoresSuffix = f.ignoresSuffix
+	w.IgnoresSuffix = listed.IgnoresSuffix || f.ignoresSuffix
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(listed.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
 	}

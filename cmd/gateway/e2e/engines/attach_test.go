@@ -153,7 +153,7 @@ func TestAttachEveryEngine(t *testing.T) {
 	for e, want := range map[*fleet.Stock]pools.Worker{
 		v:   {Engine: "vllm", ContextLength: 1000},
 		old: {Engine: "vllm", ContextLength: 1000},
-		s:   {Engine: "sglang", ContextLength: 1000, MaxNumSeqs: 256, MaxNumBatchedTokens: 8192, VocabSize: 4096},
+		s:   {Engine: "sglang", ContextLength: 1000, MaxNumSeqs: 256, MaxNumBatchedTokens: 8192, VocabSize: 4096, IgnoresSuffix: true},
 		r:   {Engine: "trtllm", TransferIDs: f.Workers["r"].Record().TransferIDs},
 	} {
 		got := isKnown(f, e.Engine.ID, "is registered", anyone)
