@@ -11,8 +11,8 @@ import (
 )
 
 // Inject wraps a transport so that calls fail by the scenario, transparently to the code above. Whether a call is hit
-// depends on the scenario's seed, the call's kind and its RequestID, which holds the attempt, never on the order of
-// calls, and on the clock only for rules with a time. At most one rule hits a call, the first in order. For a nil or
+// depends on the scenario's seed, the call's kind and its RequestID, which holds the attempt. The order of calls never
+// counts, and the clock only for rules with a time. At most one rule hits a call, the first in order. For a nil or
 // empty scenario, Inject returns t itself.
 //
 // The scenario must not change afterwards. Inject panics on an invalid rule, which ParseScenario never returns.

@@ -64,8 +64,8 @@ func newLanguage(path string, t *tokens.Tokenizer, cacheBytes int64) *Language {
 // leaves out.
 func (l *Language) OneSystem() bool { return len(l.templates) > 0 && l.oneSystem() }
 
-// losesSystem renders a chat with a system message between two of the user, as vLLM and SGLang do to find out
-// (vllm/entrypoints/anthropic/serving.py of 0.32, sglang/srt/entrypoints/anthropic/serving.py of 0.5.23).
+// losesSystem renders a chat with a system message between two of the user, as vLLM and SGLang do. See
+// entrypoints/anthropic/serving.py of vLLM 0.32 and SGLang 0.5.23.
 func (l *Language) losesSystem() bool {
 	const mark = "b7f1"
 	req, err := (openai.Limits{}).Scan(openai.Chat, []byte(`{"messages":[{"role":"user","content":"a"},{"role":"system","content":"`+

@@ -18,7 +18,7 @@ const textDomain = 0x7465787420626c6f
 const maxTextBytes = 4 << 20
 
 // Estimated tokens of a prompt's pieces if its tokens are unknown. Text has about four bytes a token, in English and
-// code. An image takes 256 to 4,096 tokens by model and size, audio 25 a second, video 256 for each of the 32 frames
+// code. An image takes 256 to 4,096 tokens by model and size, audio 25 a second. Video takes 256 for each of the 32 frames
 // that vLLM samples. Other parts, such as files, may not be text.
 const (
 	bytesPerToken  = 4

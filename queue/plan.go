@@ -40,8 +40,8 @@ func (p *promotion[V]) plans() bool {
 	return true
 }
 
-// promote examines the plan, and reports whether to plan once more in another order. It moves one request to the front
-// that would miss its target, or make it with less than an eighth to spare, and would be in time on a free worker. The
+// promote examines the plan, and reports whether to plan once more in another order. It moves one request to the
+// front. That request would be in time on a free worker, but misses its target or has less than an eighth to spare. The
 // request stays there if fewer are late then, or no more if it was late itself. Earlier promotions that are late anyway
 // are undone.
 func (c *Core[V]) promote(now time.Time) (again bool) {

@@ -59,10 +59,10 @@ func (c ClientConfig) Validate() error {
 // Client is a Transport over HTTP/1.1: a call is one write, and the caller's goroutine reads the answer. It is safe for
 // concurrent use.
 //
-// A call reuses the last used connection to its worker, if the worker has neither closed it nor sent anything, or dials. A
-// worker may close a connection while a request is in flight. So a call on a reused connection is repeated once, on a new
-// one, if nothing was sent, or if the connection ended within raceFor and before the first byte of an answer. Any other
-// broken connection is an error, since the engine may have started: the caller decides whether to retry.
+// A call reuses the last used connection to its worker, unless the worker has closed it or sent anything; else it dials.
+// A worker may close a connection while a request is in flight. So a call on a reused connection is repeated once, on a new
+// one, if nothing was sent. The same holds if the connection ended within raceFor without an answer's first byte. Any
+// other broken connection is an error, since the engine may have started: the caller decides whether to retry.
 type Client struct {
 	cfg   ClientConfig
 	pools atomic.Pointer[map[string]*pool] // by base URL; replaced, never changed

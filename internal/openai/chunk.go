@@ -282,8 +282,8 @@ func (info *ChunkInfo) show(c *cursor, key text, before int) {
 	info.showed++
 }
 
-// HideIDs appends data, from which info was read, without members with token ids, of one choice at most, for a client
-// that did not request them.
+// HideIDs appends data, from which info was read, without its token ids, for a client that did not request them. data
+// has one choice at most.
 func (info *ChunkInfo) HideIDs(dst, data []byte) []byte {
 	from := 0
 	for _, at := range info.shows[:min(info.showed, len(info.shows))] {

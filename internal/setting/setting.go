@@ -11,17 +11,17 @@
 //
 // The tags of a field:
 //
-//	flag     its name in kebab case, then older names: "worker-url,static-endpoint"
-//	default  its value when nothing sets it, written as a user writes it
-//	range    least and greatest value: "1..64", "0..", "0|100ms..", which is 0 or from 100ms
+//	flag     its name in kebab case, then older names: "worker-url,static-endpoint".
+//	default  its value when nothing sets it, written as a user writes it.
+//	range    least and greatest value: "1..64", "0..", "0|100ms..", which is 0 or from 100ms.
 //	oneof    the only values: "ttl=dropped by age|lru=dropped by use"; "-" asks the
-//	         Config, see [Chooser]. On a bool the first value is false, the second true
-//	form     what text must look like: see forms.go
-//	unit     "bytes" of an int or int64; "s" of a time.Duration that is given in seconds
-//	sep      "space" where the items of a list are separated by blanks, not by commas
-//	mask     "user" where addresses may have USER:PASSWORD@, which is not printed
-//	help     one or two short sentences: what it does, its unit, what 0 or empty means
-//	group    the heading it stands under. On a struct: that of all its fields
+//	         Config, see [Chooser]. On a bool the first value is false, the second true.
+//	form     what text must look like: see forms.go.
+//	unit     "bytes" of an int or int64; "s" of a time.Duration that is given in seconds.
+//	sep      "space" where the items of a list are separated by blanks, not by commas.
+//	mask     "user" where addresses may have USER:PASSWORD@, which is not printed.
+//	help     one or two short sentences: what it does, its unit, what 0 or empty means.
+//	group    the heading it stands under. On a struct: that of all its fields.
 //
 // A field with a default and no flag is not a user's to set; [Default], [Fill] and [Check] use it. A field with a
 // flag and no help borrows the other tags from the field of that name in another command: see [NewSet].
@@ -39,8 +39,8 @@
 // exception is a DYN_ variable that is overridden, which may have been meant for another program. Unknown names are
 // refused with the nearest known one, except DYN_ variables, which are not all ours.
 //
-// Flags are not read by a library: pflag and kong stop at the first mistake, keep no source of a value, and kong wants
-// a tag on each field of a Config that is no setting.
+// Flags are not read by a library: pflag and kong stop at the first mistake and keep no source of a value. kong also
+// needs a tag on each field of a Config that is no setting.
 package setting
 
 import (

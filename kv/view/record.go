@@ -192,9 +192,9 @@ func (r *Record) Image() *Image {
 	return img
 }
 
-// Batches returns the events that turn an empty cache into the image, as batches that [wire.DecodeBatch] reads, each of
-// at most limit bytes unless a single block takes more: the blocks in their first place, then other places and copies,
-// then the removal of blocks that exist only for their children.
+// Batches returns the events that turn an empty cache into the image, as batches that [wire.DecodeBatch] reads. Each has
+// at most limit bytes unless a single block takes more. The blocks in their first place come first, then other places
+// and copies, then the removal of blocks that exist only for their children.
 func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 	p := wire.NewPacker(limit, ts, rank)
 	slices.SortFunc(img.blocks, func(a, b imaged) int { return cmp.Compare(a.born, b.born) })

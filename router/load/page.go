@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Page is an account in a book, with what [Book.Look] saw of it last and, where
-// it is known how long prompts take, the order in which they are computed.
+// Page is an account in a book, with what [Book.Look] saw of it last. Where the
+// time of prompts is known, it has the order in which they are computed.
 //
 // A choice reads every page of a pool. What it reads comes first and fills one
 // line of the processor's cache; pages made one after the other lie side by side.

@@ -335,7 +335,7 @@ func (l *Links) end(t *Transfer, now time.Time) {
 	l.judge(k, now)
 }
 
-// note adds k to doubts, or removes it: without bounds, transfers and failures it is open.
+// note adds k to the pairs in question, or removes it: without bounds, transfers and failures it is open.
 func (m *modelLinks) note(k *link) {
 	if k.failures >= few || k.bounds[0] > 0 || len(k.under) > 0 {
 		m.doubts[k] = struct{}{}

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// models lists the served models: as Anthropic does for its libraries, else as OpenAI, with Codex's own list beside it
+// models lists the served models: as Anthropic does for its libraries, else as OpenAI, with Codex's own list next to it
 // for Codex.
 func (s *Server) models(c *fiber.Ctx) error {
 	all := s.cat.Models()

@@ -1,6 +1,5 @@
 // Package kubernetes finds workers among the pods of one namespace, by their labels. It lists and watches them at the
-// API server over HTTPS, with the service account that is mounted into the gateway's own pod, and needs no client of
-// Kubernetes.
+// API server over HTTPS, with the service account that is mounted into the gateway's own pod.
 //
 // A pod's worker is listed from when the pod is first ready until it is gone. While the pod is not ready or is being
 // deleted, the worker is cordoned. A [discovery.Prober] queries the rest from the worker. DESIGN.md, next to package

@@ -20,8 +20,6 @@ func TestOlderReleases(t *testing.T) {
 	if os.Getenv(fleetsVariable) != "" {
 		return // one of them
 	}
-	source, err := os.ReadFile("openai_test.go")
-	require.NoError(t, err)
 	this, err := filepath.Abs(".")
 	require.NoError(t, err)
 	var fleets []string
@@ -32,10 +30,16 @@ func TestOlderReleases(t *testing.T) {
 		{"1.12.0", "openai-go", "go.mod"}, {"2.7.1", "openai-go/v2", "go.mod"}, {"3.42.0", "openai-go/v3", "v3.42.mod"},
 	} {
 		t.Run(release.name, func(t *testing.T) {
-			dir := t.TempDir()
-			old, overlay := filepath.Join(dir, "openai_test.go"), filepath.Join(dir, "overlay.json")
-			require.NoError(t, os.WriteFile(old, []byte(strings.ReplaceAll(string(source), "openai-go/v3", release.path)), 0o600))
-			replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(this, "openai_test.go"): old}})
+			dir, replaced := t.TempDir(), map[string]string{}
+			for _, name := range []string{"openai_test.go", "retry_test.go"} { // the files that import it
+				source, err := os.ReadFile(name)
+				require.NoError(t, err)
+				old := filepath.Join(dir, name)
+				require.NoError(t, os.WriteFile(old, []byte(strings.ReplaceAll(string(source), "openai-go/v3", release.path)), 0o600))
+				replaced[filepath.Join(this, name)] = old
+			}
+			overlay := filepath.Join(dir, "overlay.json")
+			replace, err := json.Marshal(map[string]map[string]string{"Replace": replaced})
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(overlay, replace, 0o600))
 			c := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-count=1", "-overlay", overlay, "-modfile", release.modules, "-run", "TestOpenAI", ".")
