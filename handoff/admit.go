@@ -163,10 +163,12 @@ func (f *Flow) nextAsk(r *request) *placement.Ask {
 		ask = new(placement.Ask)
 	}
 	*ask = placement.Ask{
-		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), AnyRole: !r.Call.Request.Endpoint.Computes(), DecodePin: r.pins.decode.routerPin(), DecodeHashes: r.decodeHashes,
+		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), AnyRole: !r.Call.Request.Endpoint.Computes(),
+		DecodePin: r.pins.decode.routerPin(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
-			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Inputs: r.Call.Request.Inputs, Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
-			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.routerPin(),
+			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Inputs: r.Call.Request.Inputs, Hashes: r.Hashes, Text: r.ids == nil,
+			RemoteOverlap: r.remoteOverlap,
+			Exclude:       slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.routerPin(),
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints, Adapter: r.Call.Request.Adapter,
 			OSL: int(firstSet(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session),
 			Explain: f.cfg.Explain || x.Wants("routing"),

@@ -51,7 +51,8 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 	if err := r.Fit(e, w.Engine); err != nil {
 		return l, err
 	}
-	if suffix, _ := r.Field("suffix"); w.IgnoresSuffix && r.Endpoint == openai.Completions && len(suffix) > len(`""`) && string(suffix) != "null" {
+	if suffix, _ := r.Field("suffix"); w.IgnoresSuffix && r.Endpoint == openai.Completions && len(suffix) > len(`""`) &&
+		string(suffix) != "null" {
 		return l, openai.BadRequest("suffix", "suffix: this model's workers run without --completion-template, and SGLang would ignore it")
 	}
 	own := ownName(w, r.Adapter)

@@ -79,7 +79,8 @@ func (t *Tree) read(c *cursor) bool {
 			return c.fail("more than " + strconv.Itoa(maxNodes) + " values")
 		}
 		b, n, first := c.peek(), Node(len(t.nodes)), false
-		t.nodes = append(t.nodes, branch{key: int32(key.start), keyEnd: int32(key.end), start: int32(c.pos), up: up, escaped: key.escaped(), kind: b})
+		t.nodes = append(t.nodes, branch{key: int32(key.start), keyEnd: int32(key.end), start: int32(c.pos), up: up,
+			escaped: key.escaped(), kind: b})
 		ok, contains := false, b == '{' || b == '['
 		switch {
 		case !contains:

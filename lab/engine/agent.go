@@ -143,7 +143,8 @@ func (sc *parsing) readForm(f *fields) {
 	}
 	var choices []string
 	_ = json.Unmarshal(first(so["choice"], f.get("guided_choice")), &choices)
-	schema, pattern := first(so["json"], f.get("guided_json"), f.get("json_schema"), so["json_object"]), first(so["regex"], f.get("guided_regex"), f.get("regex"))
+	schema, pattern := first(so["json"], f.get("guided_json"), f.get("json_schema"), so["json_object"]),
+		first(so["regex"], f.get("guided_regex"), f.get("regex"))
 	switch {
 	case len(choices) > 0:
 		sc.form = choices[0]
@@ -217,7 +218,8 @@ func (sc *parsing) whole(text string) []piece { return sc.pieces(&place{}, text)
 // callsOf is the calls in a whole message of vLLM and TensorRT-LLM.
 func callsOf(c *call, text string) (all []map[string]any) {
 	for _, p := range c.parsed.whole(text) {
-		all = append(all, map[string]any{"id": callID(), "type": "function", "function": map[string]any{"name": p.name, "arguments": p.arguments}})
+		all = append(all, map[string]any{"id": callID(), "type": "function",
+			"function": map[string]any{"name": p.name, "arguments": p.arguments}})
 	}
 	return all
 }

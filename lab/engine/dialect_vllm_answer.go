@@ -217,7 +217,8 @@ func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 			continue
 		}
 		add(p.index - 1)
-		m.ToolCalls = append(m.ToolCalls, map[string]any{"index": p.index, "id": callID(), "type": "function", "function": map[string]any{"name": p.name}})
+		m.ToolCalls = append(m.ToolCalls, map[string]any{"index": p.index, "id": callID(), "type": "function",
+			"function": map[string]any{"name": p.name}})
 		ch.unsent = p.arguments
 	}
 	if ch.finish != "" {

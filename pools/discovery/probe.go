@@ -294,7 +294,8 @@ func (f *probe) failed(err error, certain bool) {
 		f.reported = pools.Worker{}
 		f.sink.Refuse(f.listed, err)
 	case out:
-		f.log.Warn("worker removed: not responding", "worker", f.listed.ID, "address", f.listed.Address, "failures", f.pulse.failures, "error", err)
+		f.log.Warn("worker removed: not responding", "worker", f.listed.ID, "address", f.listed.Address,
+			"failures", f.pulse.failures, "error", err)
 		f.endLook()
 		w := f.reported
 		if f.reported = (pools.Worker{}); w.ID == "" {

@@ -14,7 +14,8 @@ import (
 const maxChoices = 4
 
 // Book picks and books the workers that the ask lacks, and acquires the permits to call them. It leaves workers to the asks
-// ahead, and to the request of [Ask.Yield]: if that is why the ask has to wait, the error is an [ErrYield] too. Its errors are ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
+// ahead, and to the request of [Ask.Yield]: if that is why the ask has to wait, the error is an [ErrYield] too. Its errors are
+// ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
 // [*router.OverloadedError] and those that [Waits] accepts.
 //
 // The permits are acquired here, where the workers are booked, so that of many asks only one gets a trial call.

@@ -56,7 +56,8 @@ func (m *messagesForm) block(a *answer, b *block, content, signature string) {
 	case thought:
 		a.put(`{"type":"thinking","thinking":"`, content, `","signature":"`, signature, `"}`)
 	case call:
-		a.put(`{"type":"tool_use","id":"`, cmp.Or(b.id, "toolu_"+a.o.ID+"_"+strconv.Itoa(m.index)), `","name":"`, b.name, `","input":`, cmp.Or(content, "{}"), "}")
+		a.put(`{"type":"tool_use","id":"`, cmp.Or(b.id, "toolu_"+a.o.ID+"_"+strconv.Itoa(m.index)),
+			`","name":"`, b.name, `","input":`, cmp.Or(content, "{}"), "}")
 	default:
 		a.put(`{"type":"text","text":"`, content, `"}`)
 	}

@@ -32,7 +32,8 @@ var stored = [...]struct {
 	status     int
 	code, what string
 }{
-	{"previous_response_id", http.StatusBadRequest, "previous_response_not_found", "nothing is stored here; send the whole conversation as input"},
+	{"previous_response_id", http.StatusBadRequest, "previous_response_not_found",
+		"nothing is stored here; send the whole conversation as input"},
 	{"conversation", http.StatusBadRequest, "unsupported_parameter", "nothing is stored here; send the whole conversation as input"},
 	{"background", http.StatusNotImplemented, "unsupported_parameter", "a response cannot be fetched later; wait for it"},
 	{"prompt", http.StatusNotImplemented, "unsupported_parameter", "no prompts are stored here; send instructions and input"},
@@ -402,7 +403,8 @@ func (r *responses) keep(content string) {
 		if strings.HasPrefix(content, `"`) {
 			content = `[{"type":"input_text","text":` + content + "}]"
 		}
-		f.done(`{"type":"message","id":"msg_` + r.o.ID + "_" + strconv.Itoa(f.index) + `","status":"completed","role":"user","content":` + content + "}")
+		f.done(`{"type":"message","id":"msg_` + r.o.ID + "_" + strconv.Itoa(f.index) +
+			`","status":"completed","role":"user","content":` + content + "}")
 	}
 }
 

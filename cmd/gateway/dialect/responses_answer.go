@@ -56,8 +56,10 @@ const (
 )
 
 var shapes = [...]shape{
-	thought: {"reasoning", "rs_", `,"summary":[],"content":[`, `{"type":"reasoning_text","text":"`, "response.reasoning_text", first, "text", partOf},
-	summarized: {"reasoning", "rs_", `,"summary":[`, `{"type":"summary_text","text":"`, "response.reasoning_summary_text", `,"summary_index":0`,
+	thought: {"reasoning", "rs_", `,"summary":[],"content":[`, `{"type":"reasoning_text","text":"`,
+		"response.reasoning_text", first, "text", partOf},
+	summarized: {"reasoning", "rs_", `,"summary":[`, `{"type":"summary_text","text":"`,
+		"response.reasoning_summary_text", `,"summary_index":0`,
 		"text", "response.reasoning_summary_part"},
 	text:    {"message", "msg_", speaking, `{"type":"output_text","text":"`, "response.output_text", first, "text", partOf},
 	refusal: {"message", "msg_", speaking, `{"type":"refusal","refusal":"`, "response.refusal", first, "refusal", partOf},

@@ -99,7 +99,8 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	booked("frontend_worker_active_decode_blocks", "Booked KV blocks.", func(l *router.WorkerLoad) int { return l.ActiveBlocks })
 	booked("frontend_worker_active_prefill_tokens", "Prefill tokens booked on a worker.",
 		func(l *router.WorkerLoad) int { return l.PrefillTokens })
-	booked("frontend_worker_requests", "Requests booked on a worker; a batch counts by its inputs.", func(l *router.WorkerLoad) int { return l.Requests })
+	booked("frontend_worker_requests", "Requests booked on a worker; a batch counts by its inputs.",
+		func(l *router.WorkerLoad) int { return l.Requests })
 	booked("frontend_worker_cached_blocks", "KV blocks that a worker holds by the index.",
 		func(l *router.WorkerLoad) int { return l.CachedBlocks })
 	known("frontend_worker_prefill_tokens_per_second", "Observed speed of a prefill worker.", func(w *pools.Worker) float64 {
