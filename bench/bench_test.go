@@ -137,7 +137,8 @@ func TestBareAsk(t *testing.T) {
 		model string
 		bytes int
 		ids   bool
-	}{{testkit.InstantModel, 100, false}, {testkit.TextModel, 40_000, false}, {testkit.InstantModel, 40_000, true}, {testkit.InstantModel, 2 << 20, true}} {
+	}{{testkit.InstantModel, 100, false}, {testkit.TextModel, 40_000, false}, {testkit.InstantModel, 40_000, true},
+		{testkit.InstantModel, 2 << 20, true}} {
 		asked := append(body(c.model, bytes.Repeat([]byte("a"), c.bytes)), '}')
 		asks := append(bareAsk(nil, asked), '}')
 		var got struct {

@@ -171,9 +171,9 @@ func (a *answer) content(choice openai.Node, name string) {
 	if thinks == "" { // some engines write it under both names
 		thinks = t.Quoted(t.Get(of, "reasoning"))
 	}
-	a.say(thought, thinks)
-	a.say(text, t.Quoted(t.Get(of, "content")))
-	a.say(refusal, t.Quoted(t.Get(of, "refusal")))
+	a.piece(thought, thinks)
+	a.piece(text, t.Quoted(t.Get(of, "content")))
+	a.piece(refusal, t.Quoted(t.Get(of, "refusal")))
 	i := 0
 	for c := t.First(t.Get(of, "tool_calls")); c != none; c = t.Next(c) {
 		slot := i
@@ -185,15 +185,15 @@ func (a *answer) content(choice openai.Node, name string) {
 	}
 }
 
-// say takes content of a thought or a text.
-func (a *answer) say(k kind, content string) {
+// piece takes content of a thought or a text.
+func (a *answer) piece(k kind, content string) {
 	if content == "" {
 		return
 	}
 	if n := len(a.blocks); n == 0 || a.blocks[n-1].kind != k {
 		a.blocks = append(a.blocks, block{kind: k})
 	}
-	a.give(len(a.blocks)-1, content)
+	a.extend(len(a.blocks)-1, content)
 }
 
 // call takes a piece of a call.
@@ -218,11 +218,11 @@ func (a *answer) call(slot int, t *openai.Tree, c openai.Node) {
 	arguments := t.Get(f, "arguments")
 	a.scratch = t.AppendText(a.scratch[:0], arguments)
 	b.args.read(a.scratch)
-	a.give(i, t.Quoted(arguments))
+	a.extend(i, t.Quoted(arguments))
 }
 
-// give adds content to a block, and writes what has its turn. A whole answer keeps all.
-func (a *answer) give(i int, content string) {
+// extend adds content to a block, and writes what has its turn. A whole answer keeps all.
+func (a *answer) extend(i int, content string) {
 	b := &a.blocks[i]
 	if i > 0 || !a.open {
 		b.held = append(b.held, content...)

@@ -16,10 +16,12 @@ func turn() []byte {
 		`"metadata":{"user_id":"user_1_account__session_2"},"system":[{"type":"text","text":"x-anthropic-billing-header: cc_version=2.1"},` +
 		`{"type":"text","text":"` + text(20) + `","cache_control":{"type":"ephemeral"}}],"tools":[`)
 	for i := range 4 {
-		fmt.Fprintf(&b, `{"name":"tool%d","description":"%s","input_schema":{"type":"object","properties":{"path":{"type":"string","description":`+
-			`"The path"},"limit":{"type":"number"},"mode":{"type":"string","enum":["a","b"]}},"required":["path"],"additionalProperties":false}},`, i, text(4))
+		fmt.Fprintf(&b, `{"name":"tool%d","description":"%s","input_schema":{"type":"object","properties":{"path":`+
+			`{"type":"string","description":"The path"},"limit":{"type":"number"},"mode":{"type":"string","enum":["a","b"]}},`+
+			`"required":["path"],"additionalProperties":false}},`, i, text(4))
 	}
-	s := strings.TrimSuffix(b.String(), ",") + `],"messages":[{"role":"user","content":[{"type":"text","text":"` + text(2) + `"},{"type":"text","text":"Go."}]}`
+	s := strings.TrimSuffix(b.String(), ",") +
+		`],"messages":[{"role":"user","content":[{"type":"text","text":"` + text(2) + `"},{"type":"text","text":"Go."}]}`
 	for i := range 3 {
 		s += fmt.Sprintf(`,{"role":"assistant","content":[{"type":"thinking","thinking":"%s","signature":"r"},{"type":"text","text":"I read."},`+
 			`{"type":"tool_use","id":"toolu_%d","name":"tool1","input":{"path":"/a/b.go","limit":%d}}]},{"role":"user","content":`+
@@ -28,24 +30,30 @@ func turn() []byte {
 	return []byte(s + "]}")
 }
 
-func BenchmarkMessages(b *testing.B) {
-	body := turn()
+func BenchmarkMessages(b *testing.B) { benchmarkRequest(b, turn(), Messages) }
+
+func benchmarkRequest(b *testing.B, body []byte, convert func([]byte, Options) (*Request, error)) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Messages(body, Options{ID: "r1", MaxBytes: 1 << 20}); err != nil {
+		if _, err := convert(body, Options{ID: "r1", MaxBytes: 1 << 20}); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 func BenchmarkMessagesChunk(b *testing.B) {
+	benchmarkChunks(b, func(b *testing.B) Answer { return begin(b, "") })
+}
+
+func benchmarkChunks(b *testing.B, begin func(b *testing.B) Answer) {
+	const rest = `,"logprobs":null,"finish_reason":null,"token_ids":[1234]`
 	for name, chunk := range map[string]string{
-		"text": chunks(`"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":[1234]`),
-		"call": chunks(`"delta":{"tool_calls":[{"index":0,"function":{"arguments":" \"word\""}}]},"logprobs":null,"finish_reason":null,"token_ids":[1234]`),
+		"text": chunks(`"delta":{"content":" word"}` + rest),
+		"call": chunks(`"delta":{"tool_calls":[{"index":0,"function":{"arguments":" \"word\""}}]}` + rest),
 	} {
 		b.Run(name, func(b *testing.B) {
-			a := begin(b, "")
+			a := begin(b)
 			if name == "call" {
 				a.Events(nil, []byte(chunks(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]}`)))
 			}

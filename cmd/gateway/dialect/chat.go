@@ -113,8 +113,8 @@ const (
 	line      = `\n`
 )
 
-// say writes a message of a role up to its content.
-func (b *body) say(role string) {
+// author begins a message of a role, up to its content.
+func (b *body) author(role string) {
 	b.item()
 	b.put(`{"role":"`, role, `","content":`)
 }
@@ -220,8 +220,8 @@ func count(t *openai.Tree, of openai.Node, key string) (n int) {
 
 // reported is the error that a worker or the gateway sends in place of an answer.
 func reported(t *openai.Tree, data []byte) *openai.Error {
-	told, in := openai.ReadEngineError(data), t.Get(0, "error")
-	e := &openai.Error{Status: cmp.Or(told.Status, http.StatusBadGateway), Message: told.Message, Param: told.Param,
+	engine, in := openai.ReadEngineError(data), t.Get(0, "error")
+	e := &openai.Error{Status: cmp.Or(engine.Status, http.StatusBadGateway), Message: engine.Message, Param: engine.Param,
 		Type: t.Text(t.Get(in, "type")), Code: t.Text(t.Get(in, "code"))}
 	e.NameOverflow()
 	return e

@@ -38,7 +38,7 @@ type Request struct {
 
 // Answer converts the answer to one request. It is not for concurrent use.
 type Answer interface {
-	// Prompt tells the prompt's length in tokens, before the first event. Without it a length is estimated, and
+	// Prompt sets the length of the prompt in tokens, before the first event. Without it a length is estimated, and
 	// corrected at the end.
 	Prompt(tokens int)
 	// Events appends the client's events for p, the next piece of the chat's stream, to dst. A piece may end anywhere;

@@ -56,7 +56,8 @@ func FuzzMessagesAnswer(f *testing.F) {
 	for i, c := range answers {
 		f.Add([]byte(c.stream+usageChunk+doneChunk), uint16(i*37))
 	}
-	f.Add([]byte(`data: {"choices":[{"delta":{"tool_calls":[{"index":1},{},7,{"index":-1,"function":{"arguments":"}{"}}]}}]}`+"\n\n"), uint16(9))
+	f.Add([]byte(`data: {"choices":[{"delta":{"tool_calls":[{"index":1},{},7,`+
+		`{"index":-1,"function":{"arguments":"}{"}}]}}]}`+"\n\n"), uint16(9))
 	f.Fuzz(func(t *testing.T, stream []byte, cut uint16) {
 		at := min(int(cut), len(stream))
 		a := begin(t, `,"stop_sequences":["END"]`)

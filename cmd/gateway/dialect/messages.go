@@ -66,8 +66,8 @@ type messages struct {
 	prefill bool // the last message is the beginning of the answer
 }
 
-// billing begins a text in which Claude Code says who pays. It differs from request to request, so that no prompt would
-// be found in a cache.
+// billing begins a text in which Claude Code attributes the request's cost. It differs in each request, so no prompt with
+// it would be found in a cache.
 const billing = "x-anthropic-billing-header"
 
 // texts appends the texts of a content, a string or blocks.
@@ -81,7 +81,7 @@ func (m *messages) texts(content openai.Node, separator string) {
 	}
 }
 
-// text appends what a block says: a text, a document of texts, or a result of a search.
+// text appends the text of a block: a text, a document of texts, or a result of a search.
 func (m *messages) text(b openai.Node, separator string) {
 	switch m.typed(b) {
 	case "text":
@@ -118,7 +118,7 @@ func (m *messages) each(content openai.Node, kind string) iter.Seq[openai.Node] 
 // system writes a system message, with those of all messages if it shall hold all. An empty one is left out.
 func (m *messages) system(content openai.Node, all bool) {
 	before := len(m.out)
-	m.say("system")
+	m.author("system")
 	m.begin()
 	m.texts(content, paragraph)
 	for n := range m.All(m.Get(0, "messages")) {
@@ -165,7 +165,7 @@ func (m *messages) user(content openai.Node) {
 		results = true
 	}
 	before := len(m.out)
-	m.say("user")
+	m.author("user")
 	if n := m.parts(content, `""`); n > 0 || !results {
 		m.put("}")
 	} else {
@@ -178,7 +178,7 @@ func (m *messages) user(content openai.Node) {
 func (m *messages) result(b openai.Node) {
 	content, before := m.Get(b, "content"), len(m.out)
 	end, references := `,"tool_call_id":`+m.Raw(m.required(b, "tool_use_id", '"'))+"}", slices.Collect(m.each(content, "tool_reference"))
-	m.say("tool")
+	m.author("tool")
 	m.begin()
 	m.texts(content, line)
 	if m.flag(b, "is_error") && !bytes.HasPrefix(m.out[m.start:], []byte("Error")) {
@@ -189,7 +189,7 @@ func (m *messages) result(b openai.Node) {
 		return
 	}
 	m.end(before, m.start, `"`+end)
-	m.say("tool")
+	m.author("tool")
 	m.put("[")
 	for _, in := range references {
 		m.item()
@@ -269,7 +269,7 @@ func (m *messages) assistant(content openai.Node) {
 	for range m.each(content, "tool_use") {
 		silence = "null"
 	}
-	m.say("assistant")
+	m.author("assistant")
 	m.prefill = m.parts(content, silence) > 0 && silence != "null"
 	before := len(m.out)
 	m.put(`,"reasoning_content":`)

@@ -30,7 +30,7 @@ var (
 		`"code": "context_length_exceeded"`,
 		"prompt is too long",
 	}
-	// pi are OVERFLOW_PATTERNS of @mariozechner/pi-ai 0.73.1 (dist/utils/overflow.js), of which one that matches counts
+	// pi is OVERFLOW_PATTERNS of @mariozechner/pi-ai 0.73.1 (dist/utils/overflow.js), of which one that matches counts
 	// unless notPi does.
 	pi = []string{
 		`prompt is too long`, `request_too_large`, `input is too long for requested model`, `exceeds the context window`,
@@ -92,12 +92,12 @@ func TestAgentsRecogniseAnOverflow(t *testing.T) {
 			"Messages": AppendMessagesError(nil, c.e, "r1"),
 			"stream":   begin(t, "").Fail(nil, c.e),
 		} {
-			var told struct{ Error struct{ Message string } }
+			var shown struct{ Error struct{ Message string } }
 			if _, data, ok := strings.Cut(string(body), "data: "); ok {
 				body = []byte(data)
 			}
-			require.NoError(t, json.Unmarshal(body, &told))
-			text := told.Error.Message
+			require.NoError(t, json.Unmarshal(body, &shown))
+			text := shown.Error.Message
 			recognised := false
 			for _, part := range litellm {
 				recognised = recognised || strings.Contains(strings.ToLower(text), part)

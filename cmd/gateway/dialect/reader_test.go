@@ -172,7 +172,10 @@ func (r *messagesReader) counts(usage map[string]int) error {
 }
 
 // read reads a stream to where it is now.
-func (r *messagesReader) read(stream []byte) error {
+func (r *messagesReader) read(stream []byte) error { return readEvents(stream, r.event) }
+
+// readEvents reads a stream of events of two lines, and calls read with the name and data of each.
+func readEvents(stream []byte, read func(name string, data []byte) error) error {
 	for _, event := range strings.SplitAfter(string(stream), "\n\n") {
 		if event == "" {
 			continue
@@ -185,7 +188,7 @@ func (r *messagesReader) read(stream []byte) error {
 		if len(lines) != 2 || name == lines[0] || data == lines[1] || !strings.HasSuffix(event, "\n\n") {
 			return fmt.Errorf("%q is not two lines, event and data", event)
 		}
-		if err := r.event(name, []byte(data)); err != nil {
+		if err := read(name, []byte(data)); err != nil {
 			return fmt.Errorf("%w: %s", err, event)
 		}
 	}

@@ -16,7 +16,7 @@ func TestMessagesRefusals(t *testing.T) {
 	block := func(b string) string {
 		return `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[` + b + `]}]}`
 	}
-	for _, c := range []struct{ body, param, says string }{
+	for _, c := range []struct{ body, param, message string }{
 		{`[]`, "", "must be a JSON object"},
 		{`{"model":"m"`, "", "invalid JSON"},
 		{`{"max_tokens":1,"messages":[{"role":"user","content":"a"}]}`, "model", "is required"},
@@ -60,7 +60,7 @@ func TestMessagesRefusals(t *testing.T) {
 		require.True(t, errors.As(err, &e), c.body)
 		assert.Equal(t, 400, e.Status)
 		assert.Equal(t, c.param, e.Param, c.body)
-		assert.Contains(t, e.Message, c.says)
+		assert.Contains(t, e.Message, c.message)
 		assert.True(t, strings.HasPrefix(e.Message, c.param), e.Message)
 	}
 	_, err := Messages(turn(), Options{MaxBytes: 1000})

@@ -13,9 +13,9 @@ import (
 // Responses converts the body of POST /v1/responses. Its error is an *openai.Error: a 400 with the field's path, 501
 // for what the API has and is not here, or 413 where the chat is larger than o.MaxBytes.
 //
-// Nothing is stored: the answer says so whatever the body asks, and a reference to what was stored is refused. What a
-// reasoning item or a compaction item must bring back is in its encrypted_content, which is encoded, not encrypted: the
-// client may see all of it.
+// Nothing is stored: the answer has store false whatever the body requests, and a reference to a stored item is refused.
+// The text that a reasoning item or a compaction item returns is in its encrypted_content. It is encoded, not encrypted:
+// the client may read all of it.
 func Responses(data []byte, o Options) (*Request, error) {
 	return readResponses(data, o, &responsesForm{})
 }
@@ -126,7 +126,7 @@ func (r *responses) items() {
 // list writes the messages. Instructions and the system messages that follow them are one: not all templates take more.
 func (r *responses) list() {
 	before, leading := len(r.out), 0
-	r.say("system")
+	r.author("system")
 	r.begin()
 	r.add(paragraph, "", r.Quoted(r.optional(0, "instructions", '"')))
 	for i := range r.input {
@@ -147,7 +147,7 @@ func (r *responses) list() {
 	r.assistant()
 	r.pictures()
 	if r.form.compacts {
-		r.say("user")
+		r.author("user")
 		r.put(`"`, summarise, `"}`)
 	}
 	if len(r.out) == before {
@@ -203,13 +203,13 @@ func (r *responses) place(i *item) {
 	r.pictures()
 	switch i.kind {
 	case "string":
-		r.say("user")
+		r.author("user")
 		r.put(r.Raw(n), "}")
 		r.keep(r.Raw(n))
 	case "message":
 		r.message(i)
 	case "agent_message": // between Codex's agents
-		r.say("user")
+		r.author("user")
 		r.begin()
 		r.add("", "From ", r.Quoted(r.Get(n, "author")))
 		r.words(r.content(n), paragraph)
@@ -219,7 +219,7 @@ func (r *responses) place(i *item) {
 		if !ok {
 			r.fail(n, "was not made here: its encrypted_content cannot be read")
 		}
-		r.say("user")
+		r.author("user")
 		r.put(`"`, summary, text, `"}`)
 	case "compaction_trigger":
 		r.form.compacts = true
@@ -264,12 +264,12 @@ func (r *responses) message(i *item) {
 	content := r.content(i.Node)
 	switch {
 	case i.system():
-		r.say("system")
+		r.author("system")
 		r.begin()
 		r.words(content, paragraph)
 		r.put(`"}`)
 	case i.role == "user":
-		r.say("user")
+		r.author("user")
 		r.parts(content)
 		r.put("}")
 		r.keep(r.Raw(content))
@@ -328,7 +328,7 @@ func (r *responses) pictures() {
 	if len(r.images) == 0 {
 		return
 	}
-	r.say("user")
+	r.author("user")
 	r.put("[")
 	for _, p := range r.images {
 		r.image(p)
@@ -341,7 +341,7 @@ func (r *responses) pictures() {
 func (r *responses) assistant() {
 	s := &r.step
 	if len(s.texts)+len(s.calls) > 0 {
-		r.say("assistant")
+		r.author("assistant")
 		r.begin()
 		for _, n := range s.texts {
 			r.words(n, paragraph)

@@ -103,8 +103,8 @@ func (f *responsesForm) at(a *answer, name, what string) {
 	a.put(`,"item_id":"`, f.id, `","output_index":`, strconv.Itoa(f.index), f.shape.where)
 }
 
-// say writes an event of the item's content, which ends in more.
-func (f *responsesForm) say(a *answer, what, name, content, more string) {
+// write writes an event of the item's content, which ends in more.
+func (f *responsesForm) write(a *answer, what, name, content, more string) {
 	f.at(a, f.shape.event, what)
 	a.put(`,"`, name, `":"`, content, `"`, more, endEvent)
 }
@@ -210,8 +210,8 @@ func (f *responsesForm) usage(a *answer) {
 		strconv.Itoa(u.reasoning), `},"total_tokens":`, strconv.Itoa(u.prompt+u.completion), "}")
 }
 
-// tell writes an event of the response.
-func (f *responsesForm) tell(a *answer, what, status, failure string) {
+// lifecycle writes an event of the whole response.
+func (f *responsesForm) lifecycle(a *answer, what, status, failure string) {
 	f.event(a, "response."+what)
 	a.put(`,"response":`)
 	f.response(a, status, failure)
@@ -219,8 +219,8 @@ func (f *responsesForm) tell(a *answer, what, status, failure string) {
 }
 
 func (f *responsesForm) begin(a *answer) {
-	f.tell(a, "created", "in_progress", "")
-	f.tell(a, "in_progress", "in_progress", "")
+	f.lifecycle(a, "created", "in_progress", "")
+	f.lifecycle(a, "in_progress", "in_progress", "")
 }
 
 // mute reports whether nothing of a block is written: a call without a name is none.
@@ -255,7 +255,7 @@ func (f *responsesForm) add(a *answer, b *block, content string) {
 		more = f.logprobs(a)
 	}
 	if f.text = append(f.text, content...); !f.quiet {
-		f.say(a, ".delta", "delta", content, more)
+		f.write(a, ".delta", "delta", content, more)
 	}
 }
 
@@ -296,7 +296,7 @@ func (f *responsesForm) complete(a *answer, b *block, early, last bool) bool {
 		rest = "{}"
 	}
 	if f.text = append(f.text, rest...); rest != "" && !f.quiet {
-		f.say(a, ".delta", "delta", rest, "")
+		f.write(a, ".delta", "delta", rest, "")
 	}
 	return true
 }
@@ -326,11 +326,11 @@ func (f *responsesForm) shut(a *answer, b *block) {
 	if f.quiet {
 		f.shown(a, "added", f.item(a, b, "in_progress"))
 		if f.shape.event != "" {
-			f.say(a, ".delta", "delta", content, "")
+			f.write(a, ".delta", "delta", content, "")
 		}
 	}
 	if f.shape.event != "" {
-		f.say(a, ".done", f.shape.name, content, more)
+		f.write(a, ".done", f.shape.name, content, more)
 	}
 	f.partly(a, ".done", content)
 	f.shown(a, "done", f.done(f.item(a, b, status)))
@@ -347,7 +347,7 @@ func (f *responsesForm) end(a *answer) {
 		f.shown(a, "added", item)
 		f.shown(a, "done", item)
 	}
-	f.tell(a, ended(a), ended(a), "")
+	f.lifecycle(a, ended(a), ended(a), "")
 }
 
 // ended returns the status of an answer that has ended.
@@ -372,16 +372,16 @@ func (f *responsesForm) fail(a *answer, e *openai.Error) {
 	if !a.begun {
 		f.begin(a)
 	}
-	told := *e
-	told.Code = cmp.Or(e.Code, "server_error")
+	failed := *e
+	failed.Code = cmp.Or(e.Code, "server_error")
 	param := "null"
 	if e.Param != "" {
 		param = string(openai.AppendQuoted(nil, e.Param))
 	}
-	failure := `"code":` + string(openai.AppendQuoted(nil, told.Code)) + `,"message":` + string(openai.AppendQuoted(nil, e.Message))
+	failure := `"code":` + string(openai.AppendQuoted(nil, failed.Code)) + `,"message":` + string(openai.AppendQuoted(nil, e.Message))
 	f.event(a, "error")
-	a.put(",", failure, `,"param":`, param, ",", string(told.Append(nil, a.o.ID)[1:]), "\n\n")
-	f.tell(a, "failed", "failed", "{"+failure+"}")
+	a.put(",", failure, `,"param":`, param, ",", string(failed.Append(nil, a.o.ID)[1:]), "\n\n")
+	f.lifecycle(a, "failed", "failed", "{"+failure+"}")
 }
 
 // ping writes a comment. Some readers take the blank line after one for an event.

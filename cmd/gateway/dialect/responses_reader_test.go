@@ -436,24 +436,7 @@ func readOne(data []byte, status string) (text string, raw rawItem, err error) {
 
 // read reads a stream to where it is now, with OpenAI's library for Go too.
 func (r *responsesReader) read(stream []byte) error {
-	for _, event := range strings.SplitAfter(string(stream), "\n\n") {
-		event = strings.ReplaceAll(event, ": ping\n", "")
-		if event == "" {
-			continue
-		}
-		var name, data string
-		lines := strings.Split(strings.TrimSuffix(event, "\n\n"), "\n")
-		if len(lines) == 2 {
-			name, data = strings.TrimPrefix(lines[0], "event: "), strings.TrimPrefix(lines[1], "data: ")
-		}
-		if len(lines) != 2 || name == lines[0] || data == lines[1] || !strings.HasSuffix(event, "\n\n") {
-			return fmt.Errorf("%q is not two lines, event and data", event)
-		}
-		if err := r.event(name, []byte(data)); err != nil {
-			return fmt.Errorf("%w: %s", err, event)
-		}
-	}
-	return nil
+	return readEvents([]byte(strings.ReplaceAll(string(stream), ": ping\n", "")), r.event)
 }
 
 // library reads a whole stream with openai-go, whose accumulator must have the same output as the last response.

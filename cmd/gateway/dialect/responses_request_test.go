@@ -350,32 +350,8 @@ func codexTurn() []byte {
 	return []byte(b.String() + "]}")
 }
 
-func BenchmarkResponses(b *testing.B) {
-	body := codexTurn()
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Responses(body, Options{ID: "r1", MaxBytes: 1 << 20}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
+func BenchmarkResponses(b *testing.B) { benchmarkRequest(b, codexTurn(), Responses) }
 
 func BenchmarkResponsesChunk(b *testing.B) {
-	for name, chunk := range map[string]string{
-		"text": chunks(`"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":[1234]`),
-		"call": chunks(`"delta":{"tool_calls":[{"index":0,"function":{"arguments":" \"word\""}}]},"logprobs":null,"finish_reason":null,"token_ids":[1234]`),
-	} {
-		b.Run(name, func(b *testing.B) {
-			a := respond(b, "")
-			if name == "call" {
-				a.Events(nil, []byte(chunks(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]}`)))
-			}
-			data, out := []byte(chunk), make([]byte, 0, 4096)
-			b.ReportAllocs()
-			for b.Loop() {
-				out = a.Events(out[:0], data)
-			}
-		})
-	}
+	benchmarkChunks(b, func(b *testing.B) Answer { return respond(b, "") })
 }

@@ -291,7 +291,7 @@ func (o *out) members(t *openai.Tree, n openai.Node, of *action) {
 // result writes the result of a call: its texts, or the JSON that it is. Its images follow the last result of a row.
 func (r *responses) result(i *item) {
 	n, output := i.Node, r.Get(i.Node, "output")
-	r.say("tool")
+	r.author("tool")
 	r.begin()
 	switch i.kind {
 	case "tool_search_output":

@@ -21,7 +21,7 @@ const maxWindowBytes = 8 << 20
 // decoder decompresses a body.
 type decoder interface {
 	io.Reader
-	Reset(compressed io.Reader) error
+	Reset(packed io.Reader) error
 }
 
 // decoders are idle decoders by content coding.
@@ -55,76 +55,46 @@ func coding(h *fasthttp.RequestHeader) (string, *openai.Error) {
 	return found, nil
 }
 
-// compressed is the plain bytes of a compressed body. The errors of its connection are apart from those of its contents.
-type compressed struct {
-	decoder
-	coding string
-	body   connReader
-}
-
-// decompress returns the plain bytes of body. Close returns the decoder.
-func decompress(coding string, body io.Reader) *compressed {
-	z := &compressed{decoder: decoders[coding].Get().(decoder), coding: coding, body: connReader{Reader: body}}
-	return z
-}
-
-// Read implements [io.Reader]. At io.EOF the body has ended, too. An error of the contents is an *openai.Error.
-func (z *compressed) Read(p []byte) (int, error) {
-	if !z.body.begun {
-		z.body.begun = true
-		if err := z.Reset(&z.body); err != nil {
-			return 0, z.explain(err)
+// decompress replaces r's body by its plain bytes, of at most limit. The body has arrived whole, so that a slow client
+// holds no decoder, whose memory the budget counts meanwhile.
+func (s *Server) decompress(r *request, coding string, limit int) ([]byte, error) {
+	if !s.bodies.take(maxWindowBytes) {
+		return nil, s.bodies.exhausted()
+	}
+	defer s.bodies.give(maxWindowBytes)
+	packed, size := r.body, cap(r.body.B)
+	r.body = nil
+	defer func() {
+		s.bodies.give(size)
+		r.held -= size
+		packed.Release()
+	}()
+	d := decoders[coding].Get().(decoder)
+	defer func() {
+		_ = d.Reset(bytes.NewReader(nil)) // gzip fails on an empty body
+		decoders[coding].Put(d)
+	}()
+	err := d.Reset(bytes.NewReader(packed.B))
+	var body []byte
+	for err == nil && len(body) <= limit {
+		if len(body) == cap(body) {
+			if !s.bodies.grow(r, min(limit+1, max(firstBodyBytes, 2*cap(body)))) {
+				return nil, s.bodies.exhausted()
+			}
+			body = r.body.B
 		}
+		var n int
+		n, err = d.Read(body[len(body):min(limit+1, cap(body))])
+		body = body[:len(body)+n]
+		r.body.B = body
 	}
-	n, err := z.decoder.Read(p)
-	if err != nil {
-		err = z.explain(err)
-	}
-	return n, err
-}
-
-// explain returns the connection's error, io.EOF at the end, or a 400.
-func (z *compressed) explain(err error) error {
 	switch {
-	case z.body.err != nil && !errors.Is(z.body.err, io.EOF):
-		return z.body.err
-	case errors.Is(err, io.EOF) && z.body.ended():
-		return io.EOF
+	case len(body) > limit:
+		return nil, openai.TooLarge(limit)
+	case r.body == nil || !errors.Is(err, io.EOF):
+		e := openai.BadRequest("", "the body is not valid %s, or it is incomplete", coding)
+		e.Code = "invalid_encoding"
+		return nil, e
 	}
-	e := openai.BadRequest("", "the body is not valid %s, or it is incomplete", z.coding)
-	e.Code = "invalid_encoding"
-	return e
-}
-
-// Close returns the decoder, without a reference to the body.
-func (z *compressed) Close() {
-	_ = z.Reset(bytes.NewReader(nil)) // gzip fails on an empty body
-	decoders[z.coding].Put(z.decoder)
-}
-
-// connReader records the error of a body's connection.
-type connReader struct {
-	io.Reader
-	begun bool
-	err   error
-}
-
-// Read implements [io.Reader].
-func (r *connReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if err != nil {
-		r.err = err
-	}
-	return n, err
-}
-
-// ended reports whether nothing follows in the body.
-func (r *connReader) ended() bool {
-	if r.err == nil {
-		var more [1]byte
-		if n, _ := r.Read(more[:]); n > 0 {
-			return false
-		}
-	}
-	return errors.Is(r.err, io.EOF)
+	return body, nil
 }

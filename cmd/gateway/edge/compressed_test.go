@@ -101,3 +101,19 @@ func TestZstdWindowIsBounded(t *testing.T) {
 	resp, body := sv.ask(post(b.String(), "Content-Encoding: zstd"))
 	wantError(t, resp, body, 400, "invalid_encoding")
 }
+
+// Clients that begin a compressed body and stall hold no decoder: what they hold follows the bytes that came, and others
+// are served. Without room for a decoder a body is refused, and nothing is held.
+func TestStalledCompressedBodies(t *testing.T) {
+	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.MaxBodyBytes, c.BodyBudgetBytes = 64<<10, 16<<20 })
+	z := packed(t, "zstd", goodBody)
+	for range 20 {
+		sv.dial().send(get("POST /v1/completions", "Content-Type: application/json", "Content-Encoding: zstd", "Content-Length: 20000"), z)
+	}
+	sv.serves(post(z, "Content-Encoding: zstd"))
+	assert.Less(t, sv.bodies.used.Load(), int64(maxWindowBytes))
+	small := serve(t, loopback(t), answerJSON, func(c *Config) { c.MaxBodyBytes, c.BodyBudgetBytes = 64<<10, maxWindowBytes })
+	resp, body := small.ask(post(z, "Content-Encoding: zstd"))
+	wantError(t, resp, body, 503, "body_budget_exhausted")
+	assert.Zero(t, small.bodies.used.Load())
+}

@@ -28,7 +28,7 @@ type errUnreadable struct{ error }
 // releases. The error is an *openai.Error, or an errUnreadable.
 func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err error) {
 	c := ctx.Conn().(*conn)
-	var stream io.Reader = ctx.RequestBodyStream()
+	stream := ctx.RequestBodyStream()
 	declared := ctx.Request.Header.ContentLength()
 	if stream == nil || declared == 0 {
 		return nil, nil
@@ -38,12 +38,6 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 		return nil, openai.TooLarge(limit)
 	} else if declared > 0 {
 		most, growth = declared, declaredGrowth
-	}
-	packed := false
-	if coding, _ := coding(&ctx.Request.Header); coding != "" {
-		plain := decompress(coding, stream)
-		defer plain.Close()
-		stream, packed, declared, most, growth = plain, true, -1, limit+1, 2
 	}
 	for r := &c.request; ; {
 		if len(body) == cap(body) {
@@ -59,11 +53,12 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 		case len(body) == declared, len(body) <= limit && errors.Is(err, io.EOF) && declared < 0:
 			c.request.unread = false
 			c.Arrival() // the body's bytes do not begin the next request
+			if coding, _ := coding(&ctx.Request.Header); coding != "" && len(body) > 0 {
+				return s.decompress(r, coding, limit)
+			}
 			return body, nil
 		case len(body) > limit:
 			return nil, openai.TooLarge(limit)
-		case packed && errors.As(err, new(*openai.Error)):
-			return nil, err
 		case errors.Is(err, io.EOF): // fasthttp reports a closed connection as EOF, too
 			return nil, errUnreadable{io.ErrUnexpectedEOF}
 		case err != nil:

@@ -21,8 +21,8 @@ func question(n int, more string) string {
 	return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"messages":[{"role":"user","content":"Hello"}]%s}`, n, more)
 }
 
-// told is what a stream of Messages shows.
-type told struct {
+// messageStream is the content of a stream of Messages.
+type messageStream struct {
 	text, stop       string
 	input, output    int
 	blocks           int
@@ -31,7 +31,7 @@ type told struct {
 
 // readMessages reads a stream of Messages as Anthropic's libraries do (anthropic-sdk-python, lib/streaming/_messages.py):
 // the message begins first, blocks come one at a time with indexes in order, nothing follows the end.
-func readMessages(t *testing.T, a fleet.Answer) (s told) {
+func readMessages(t *testing.T, a fleet.Answer) (s messageStream) {
 	t.Helper()
 	open, begun := false, false
 	for _, data := range a.Events {
@@ -166,15 +166,15 @@ func TestMessagesAreCounted(t *testing.T) {
 	})
 }
 
-// shown is what a stream of Responses shows.
-type shown struct {
+// responseStream is the content of a stream of Responses.
+type responseStream struct {
 	text, status  string
 	input, output int
 }
 
 // readResponses reads a stream of Responses as openai-python does (lib/streaming/responses/_responses.py): it begins with
 // response.created, numbers count up, and the last event holds the whole response.
-func readResponses(t *testing.T, a fleet.Answer) (s shown) {
+func readResponses(t *testing.T, a fleet.Answer) (s responseStream) {
 	t.Helper()
 	var last string
 	for i, data := range a.Events {
