@@ -1,13 +1,18 @@
 package edge
 
 import (
+	"context"
+	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // A model whose template takes a leading system message only gets one, in which later ones are.
@@ -18,10 +23,33 @@ func TestLaterSystemMessages(t *testing.T) {
 		"m":          `"messages":[{"role":"user","content":"a"},{"role":"system","content":"late"},{"role":"user","content":"b"}]`,
 		"one-system": `"messages":[{"role":"system","content":"late"},{"role":"user","content":"a"},{"role":"user","content":"b"}]`,
 	} {
-		body := `{"model":"` + model + `","max_tokens":4,"messages":[{"role":"user","content":"a"},{"role":"system","content":"late"},{"role":"user","content":"b"}]}`
+		body := `{"model":"` + model + `","max_tokens":4,"messages":[{"role":"user","content":"a"},` +
+			`{"role":"system","content":"late"},{"role":"user","content":"b"}]}`
 		sv.ask(strings.Replace(post(body), "/v1/completions", messagesPath+"?beta=true", 1))
 		assert.Contains(t, string((<-calls).Request.Raw), want)
 	}
+}
+
+// A silent stream of Messages gets Anthropic's ping events, in the queue too, and a failure after the first one is an
+// event in Anthropic's form (docs.anthropic.com, streaming: "ping events", "error events").
+func TestMessagesHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sv := serve(t, newPipes(), func(context.Context, *handoff.Call, handoff.Sink) error {
+			time.Sleep(35 * time.Second)
+			return openai.Overloaded(time.Second, "full")
+		}, beats)
+		body := `{"model":"m","max_tokens":4,"stream":true,"messages":[{"role":"user","content":"a"}]}`
+		c := sv.dial()
+		c.send(strings.Replace(post(body), "/v1/completions", messagesPath, 1))
+		resp := c.head()
+		assert.Equal(t, 200, resp.StatusCode)
+		got, err := io.ReadAll(resp.Body)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF) // a client that ignores events sees an incomplete body
+		const ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+		rest, pings := strings.CutPrefix(string(got), ping+ping)
+		assert.True(t, pings, string(got))
+		assert.True(t, strings.HasPrefix(rest, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\""), rest)
+	})
 }
 
 // Ids that need escapes in JSON do not reach a dialect's ids.
