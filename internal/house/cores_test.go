@@ -46,7 +46,7 @@ var cores = []struct {
 		locked: []string{"index.go", "owner.go", "budget.go", "table.go"},
 	},
 	{files: "router/load/*.go"},
-	{files: "router/replica/*.go", shells: []string{"board.go", "dial.go", "effects.go", "jetstream.go", "member.go", "publish.go"}},
+	{files: "router/replica/*.go", shells: []string{"board.go", "dial.go", "effects.go", "jetstream.go", "member.go", "publish.go", "query.go"}},
 }
 
 // bar is what a core may not use of a package: only the names listed, or all

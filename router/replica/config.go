@@ -48,11 +48,12 @@ func (c *MemberConfig) subject(tokens ...string) string {
 	return "tandem.replica." + c.Group + "." + strings.Join(tokens, ".")
 }
 
-// deltas is the subject of a gateway's messages to all. pageRequests and views are the subjects of requests for
-// bookings and for views of caches. Names are tokens.
+// deltas is the subject of a gateway's messages to all. pageRequests, views and queries are the subjects of requests for
+// bookings, for views of caches and of operators. Names are tokens.
 func (c *MemberConfig) deltas(from string) string           { return c.subject(from, "say") }
 func (c *MemberConfig) pageRequests(from, to string) string { return c.subject(from, "ask", to) }
 func (c *MemberConfig) views(from, to string) string        { return c.subject(from, "views", to) }
+func (c *MemberConfig) queries(from, to string) string      { return c.subject(from, "query", to) }
 
 // sender returns the gateway that may publish on a subject of the group, empty for none.
 func (c *MemberConfig) sender(subject string) string {

@@ -55,6 +55,9 @@ type Rooms struct {
 	SetReplicaCount func(gateways int)
 	// Addr returns the HOST:PORT that the others reach this gateway at, behind https:// if it serves TLS only.
 	Addr func() string
+	// Answer returns the answer to an operator's query of another gateway, at most MaxAnswer bytes. It must be quick; nil
+	// answers none.
+	Answer func(question string) []byte
 }
 
 // Member is a gateway in its group; nil is a gateway without a group. It is safe for concurrent use.
@@ -261,6 +264,11 @@ func (m *Member) Run(ctx context.Context) error {
 		return fmt.Errorf("replica-group: %w", err)
 	}
 	defer stopAsked()
+	stopQueries, err := m.link.Subscribe(m.cfg.queries(anyone, m.token()), m.respond, func(int) {})
+	if err != nil {
+		return fmt.Errorf("replica-group: %w", err)
+	}
+	defer stopQueries()
 	m.log.Info("sharing bookings with the group's gateways", "replica_group", m.cfg.Group, "replica", m.own.Name())
 	beats, ticks := time.NewTicker(BeatEvery), time.NewTicker(tick)
 	defer beats.Stop()
