@@ -34,8 +34,10 @@ type body struct {
 	openai.Tree
 	out
 	o     Options
-	start int // where the string at hand begins in out
-	media int // bytes of images and the like in out
+	model string // the name asked for
+	alone bool   // its template takes one system message
+	start int    // where the string at hand begins in out
+	media int    // bytes of images and the like in out
 	err   *openai.Error
 }
 
@@ -48,6 +50,8 @@ func (b *body) read(data []byte, opaque func(key []byte) bool) error {
 		return openai.BadRequest("", "the body must be a JSON object")
 	}
 	b.out = make(out, 0, len(data)+len(data)/8+512)
+	b.model = b.Text(b.required(0, "model", '"'))
+	b.alone = b.o.OneSystem != nil && b.o.OneSystem(b.model)
 	return nil
 }
 
@@ -150,7 +154,7 @@ func (b *body) finish(f form) (*Request, error) {
 	if b.Twice != none {
 		b.fail(b.Twice, "appears more than once")
 	}
-	r := &Request{Chat: b.out, Stream: b.flag(0, "stream"), Model: b.Text(b.required(0, "model", '"'))}
+	r := &Request{Chat: b.out, Stream: b.flag(0, "stream"), Model: b.model}
 	if b.err == nil && b.o.MaxBytes > 0 && len(b.out) > b.o.MaxBytes {
 		b.err = openai.TooLarge(b.o.MaxBytes)
 	}

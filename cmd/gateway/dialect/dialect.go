@@ -18,8 +18,8 @@ type Options struct {
 	ID string
 	// MaxBytes bounds the chat's body, in bytes; 0 is no bound.
 	MaxBytes int
-	// OneSystem: the model's template takes one system message only, which leads.
-	OneSystem bool
+	// OneSystem reports whether a model's template takes one system message only, which leads; nil is false.
+	OneSystem func(model string) bool
 	// Now is the time in Unix seconds, which answers with a date carry.
 	Now int64
 }

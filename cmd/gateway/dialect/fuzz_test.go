@@ -44,7 +44,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add(turn())
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, one := range []bool{false, true} {
-			r, err := Messages(body, Options{ID: "r1", OneSystem: one, MaxBytes: 1 << 20})
+			r, err := Messages(body, Options{ID: "r1", OneSystem: constant(one), MaxBytes: 1 << 20})
 			readable(t, r, err)
 		}
 		r, err := MessagesPrompt(body, Options{ID: "r1"})

@@ -27,7 +27,7 @@ func readMessages(data []byte, o Options, answered bool) (*Request, error) {
 		return nil, err
 	}
 	m.put(`{"model":`, m.Raw(m.Get(0, "model")), `,"messages":[`)
-	m.system(m.Get(0, "system"), o.OneSystem)
+	m.system(m.Get(0, "system"), m.alone)
 	m.list()
 	m.put("]")
 	m.choice(m.tools())
@@ -143,7 +143,7 @@ func (m *messages) list() {
 		m.prefill = false
 		switch role {
 		case "system":
-			if !m.o.OneSystem {
+			if !m.alone {
 				m.system(content, false)
 			}
 		case "user":

@@ -73,6 +73,9 @@ func TestMessagesRefusals(t *testing.T) {
 	}
 }
 
+// constant answers the same for all models.
+func constant(answer bool) func(model string) bool { return func(string) bool { return answer } }
+
 func TestMessagesOneSystem(t *testing.T) {
 	body := []byte(`{"model":"m","system":[{"type":"text","text":"A"},{"type":"text","text":"x-anthropic-billing-header: 1"}],"messages":[` +
 		`{"role":"user","content":"Hi"},{"role":"system","content":"B"},{"role":"system","content":[{"type":"text","text":"C\n"}]},{"role":"user","content":"Go"}]}`)
@@ -80,7 +83,7 @@ func TestMessagesOneSystem(t *testing.T) {
 		true:  `[{"role":"system","content":"A\n\nB\n\nC\n"},{"role":"user","content":"Hi"},{"role":"user","content":"Go"}]`,
 		false: `[{"role":"system","content":"A"},{"role":"user","content":"Hi"},{"role":"system","content":"B"},{"role":"system","content":"C\n"},{"role":"user","content":"Go"}]`,
 	} {
-		r, err := MessagesPrompt(body, Options{OneSystem: one})
+		r, err := MessagesPrompt(body, Options{OneSystem: constant(one)})
 		require.NoError(t, err)
 		assert.JSONEq(t, `{"model":"m","messages":`+want+"}", string(r.Chat))
 	}

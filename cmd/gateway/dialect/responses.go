@@ -132,7 +132,7 @@ func (r *responses) list() {
 	for i := range r.input {
 		if it := &r.input[i]; it.system() {
 			r.words(r.Get(it.Node, "content"), paragraph)
-		} else if it.kind != "additional_tools" && !r.o.OneSystem {
+		} else if it.kind != "additional_tools" && !r.alone {
 			break
 		}
 		leading++

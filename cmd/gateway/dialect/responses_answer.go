@@ -384,8 +384,14 @@ func (f *responsesForm) fail(a *answer, e *openai.Error) {
 	f.lifecycle(a, "failed", "failed", "{"+failure+"}")
 }
 
-// ping writes a comment. Some readers take the blank line after one for an event.
-func (f *responsesForm) ping(a *answer) { a.put(": ping\n") }
+// ping repeats an event that all readers know. Codex ends a stream without events, whatever its comments, and OpenAI's
+// keepalive events end those of some libraries.
+func (f *responsesForm) ping(a *answer) {
+	if a.begun {
+		f.lifecycle(a, "in_progress", "in_progress", "")
+	}
+	a.start()
+}
 
 // whole writes the events of a stream to nowhere, for the items that they leave.
 func (f *responsesForm) whole(a *answer, _ []block) *openai.Error {

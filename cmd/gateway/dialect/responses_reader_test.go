@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +19,8 @@ import (
 //
 //   - OpenAI's description of the events (openai-python@e43b4224, types/responses/response_*_event.py) and the order of
 //     ../shared/reference/clients.md §3.7: created and in_progress first; items 0, 1, 2, … one at a time, added empty and
-//     done whole; content between the two; one end, with all items that are done; nothing after it.
+//     done whole; content between the two; in_progress again while the stream is silent; one end, with all items that are
+//     done; nothing after it.
 //   - openai-python's accumulator (lib/streaming/responses/_responses.py): an item is at output_index, a part at
 //     content_index, before either is written to.
 //   - the Vercel AI SDK's schemas (vercel/ai@ed857f50, packages/openai/src/responses/openai-responses-api.ts).
@@ -258,13 +260,13 @@ func (r *responsesReader) response(name string, response map[string]any) error {
 	status := strings.TrimPrefix(name, "response.")
 	id, _ := response["id"].(string)
 	switch {
-	case (name == "response.created") != (r.sequence == 1), (name == "response.in_progress") != (r.sequence == 2):
+	case (name == "response.created") != (r.sequence == 1), r.sequence == 2 && name != "response.in_progress":
 		return fmt.Errorf("%s is event %d", name, r.sequence-1)
-	case r.sequence <= 2:
-		status = "in_progress"
-		if r.ID = id; len(response["output"].([]any)) > 0 {
+	case r.sequence <= 2 || name == "response.in_progress":
+		if r.ID = cmp.Or(r.ID, id); r.sequence <= 2 && len(response["output"].([]any)) > 0 {
 			return errors.New("a response begins with output")
 		}
+		status = "in_progress"
 	default:
 		r.ended = true
 	}
@@ -436,7 +438,7 @@ func readOne(data []byte, status string) (text string, raw rawItem, err error) {
 
 // read reads a stream to where it is now, with OpenAI's library for Go too.
 func (r *responsesReader) read(stream []byte) error {
-	return readEvents([]byte(strings.ReplaceAll(string(stream), ": ping\n", "")), r.event)
+	return readEvents(stream, r.event)
 }
 
 // library reads a whole stream with openai-go, whose accumulator must have the same output as the last response.

@@ -68,7 +68,7 @@ func TestResponsesItems(t *testing.T) {
 func TestResponsesOneSystem(t *testing.T) {
 	body := `"instructions":"A","input":[{"type":"additional_tools","role":"developer","tools":[]},{"role":"developer","content":"B"},` +
 		`{"role":"user","content":"Hi"},{"role":"system","content":[{"type":"input_text","text":"C"}]}]`
-	assert.JSONEq(t, `{"messages":[{"role":"system","content":"A\n\nB\n\nC"},{"role":"user","content":"Hi"}]}`, "{"+chatOf(t, body, Options{OneSystem: true})[1:])
+	assert.JSONEq(t, `{"messages":[{"role":"system","content":"A\n\nB\n\nC"},{"role":"user","content":"Hi"}]}`, "{"+chatOf(t, body, Options{OneSystem: constant(true)})[1:])
 	assert.JSONEq(t, `{"messages":[{"role":"system","content":"A\n\nB"},{"role":"user","content":"Hi"},{"role":"system","content":"C"}]}`,
 		"{"+chatOf(t, body, Options{})[1:])
 }
@@ -259,7 +259,7 @@ func FuzzResponses(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, convert := range []func([]byte, Options) (*Request, error){Responses, Compact} {
 			for _, one := range []bool{false, true} {
-				r, err := convert(body, Options{ID: "r1", OneSystem: one, MaxBytes: 1 << 20})
+				r, err := convert(body, Options{ID: "r1", OneSystem: constant(one), MaxBytes: 1 << 20})
 				var e *openai.Error
 				if errors.As(err, &e) && e.Status == 501 {
 					continue

@@ -42,6 +42,8 @@ func (s *Server) dialectRoutes() []route {
 		{http.MethodPost, responsesPath + "/compact", "responses", clients, limit, serve(dialect.Compact)},
 		{http.MethodGet, responsesPath + "/:id", "responses", clients, 0, noResponse},
 		{http.MethodDelete, responsesPath + "/:id", "responses", clients, 0, noResponse},
+		{http.MethodGet, responsesPath + "/:id/input_items", "responses", clients, 0, noResponse},
+		{http.MethodPost, responsesPath + "/:id/cancel", "responses", clients, limit, noResponse},
 	}
 }
 
@@ -53,12 +55,7 @@ func noResponse(*fiber.Ctx) error {
 
 // convert replaces r's body, in the budget too, by the chat that it becomes.
 func (s *Server) convert(to converter, raw []byte, r *request) (*dialect.Request, error) {
-	o := dialect.Options{ID: plainID(r.id), MaxBytes: s.cfg.MaxBodyBytes, Now: time.Now().Unix()}
-	converted, err := to(raw, o)
-	if err == nil && s.cat.OneSystem(converted.Model) {
-		o.OneSystem = true
-		converted, err = to(raw, o)
-	}
+	converted, err := to(raw, dialect.Options{ID: plainID(r.id), MaxBytes: s.cfg.MaxBodyBytes, OneSystem: s.cat.OneSystem, Now: time.Now().Unix()})
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,29 @@ func TestMessagesHeartbeat(t *testing.T) {
 	})
 }
 
+// A silent stream of Responses repeats response.in_progress: Codex counts events, not comments (codex-rs/codex-api/src/sse/
+// responses.rs of openai/codex@0a7fb0d7), and OpenAI's own keepalive events end streams in openai-node before 6.46.
+func TestResponsesHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sv := serve(t, newPipes(), func(context.Context, *handoff.Call, handoff.Sink) error {
+			time.Sleep(35 * time.Second)
+			return openai.Overloaded(time.Second, "full")
+		}, beats)
+		c := sv.dial()
+		c.send(strings.Replace(post(`{"model":"m","stream":true,"input":"a"}`), "/v1/completions", responsesPath, 1))
+		resp := c.head()
+		assert.Equal(t, 200, resp.StatusCode)
+		got, err := io.ReadAll(resp.Body)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		var events []string
+		for _, event := range strings.Split(strings.TrimSuffix(string(got), "\n\n"), "\n\n") {
+			name, _, _ := strings.Cut(strings.TrimPrefix(event, "event: "), "\n")
+			events = append(events, name)
+		}
+		assert.Equal(t, []string{"response.created", "response.in_progress", "response.in_progress", "error", "response.failed"}, events)
+	})
+}
+
 // Ids that need escapes in JSON do not reach a dialect's ids.
 func TestPlainIDs(t *testing.T) {
 	assert.Equal(t, "a-B_9", plainID("a-B_9"))

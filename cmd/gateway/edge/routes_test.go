@@ -71,6 +71,9 @@ func TestRouteErrors(t *testing.T) {
 		{"GET //health", "not_found", "", 404, "; the path is /health\""},
 		{"POST //v1/embeddings", "not_found", "", 404, "; the path is /v1/embeddings\""},
 		{"POST //v1/audio/speech", "not_found", "", 404, "no POST //v1/audio/speech here; GET /openapi.json lists the paths\""},
+		{"GET /v1/responses/resp_1", "response_not_found", "", 404, "store: false"},
+		{"GET /v1/responses/resp_1/input_items", "response_not_found", "", 404, "store: false"},
+		{"POST /v1/responses/resp_1/cancel", "response_not_found", "", 404, "store: false"},
 		{"PUT /rerank", "method_not_allowed", "POST", 405, ""},
 	} {
 		resp, body := sv.ask(tc.line, " HTTP/1.1\r\nHost: t\r\n\r\n")
