@@ -41,6 +41,8 @@ type Leg struct {
 	Worker *pools.Worker
 	// Began is when the call was made, and First when its first token came, zero before.
 	Began, First time.Time
+	// Backlog is the prompt tokens booked on the worker's rank when it was chosen, the call's own included.
+	Backlog int
 	// Span is the call's in the request's trace, zero if that is not traced.
 	Span trace.SpanID
 }

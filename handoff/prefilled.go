@@ -35,7 +35,7 @@ type prefilled struct {
 func (f *Flow) prefill(
 	ctx context.Context, r *request, speaks connector.Connector, round *connector.Round, call http1.Leg, s *sibling,
 ) prefilled {
-	leg, booking := Leg{Worker: round.P, Began: time.Now()}, r.p
+	leg, booking := Leg{Worker: round.P, Began: time.Now(), Backlog: r.p.BacklogTokens}, r.p
 	call.TraceParent = f.traceLeg(r, &leg, booking.Lease)
 	f.observer.LegStarted(&r.Record, leg)
 	answer, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)

@@ -186,7 +186,7 @@ func (f *Flow) decoded(ctx context.Context, r *request, failed *fault.Error) {
 //
 //go:noinline
 func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *http1.Leg, answer []byte) {
-	r.leg = Leg{Worker: w, Began: time.Now()}
+	r.leg = Leg{Worker: w, Began: time.Now(), Backlog: r.d.BacklogTokens}
 	r.HandedOver = r.leg.Began
 	if answer == nil {
 		leg.TraceParent = f.traceLeg(r, &r.leg, r.d.Lease)

@@ -78,8 +78,9 @@ const configText = "gateway config [FLAGS]: print every setting of `gateway serv
 
 const healthText = "gateway health [FLAGS]: exit with 0 when the gateway is healthy, with 1 and the reason when it is not."
 
-const workersText = "gateway workers list | cordon ID | drain ID | uncordon ID | forget ID [FLAGS]: list the workers, " +
+const workersText = "gateway workers list [worst] | cordon ID | drain ID | uncordon ID | forget ID [FLAGS]: list the workers, " +
 	"and take one out of the choice or back in.\n" +
+	"SPEED is over the median of the pool's other workers, at equal load; `list worst` has outliers and the slowest first.\n" +
 	"A cordoned worker finishes its requests and gets no new ones, also after a restart; drain cordons and waits until nothing is " +
 	"booked on it; with --move its streams resume on other workers at once. A lost worker (gone without deregistering) is listed " +
 	"for a day, or until it is forgotten.\n\n" +

@@ -80,7 +80,7 @@ func TestWorkersTableByWidth(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"pools":[{"model":"m","role":"decode","workers":[{"id":"d1","state":"up","address":"http://10.0.0.1:8000","circuit":"closed"},{"id":"d2","state":"lost","address":"http://10.0.0.1:8000","lost_seconds":3723.4},{"id":"d3","state":"down","address":"http://10.0.0.1:8000","circuit":"closed","cached_blocks":7}]}],"kv_events":{"m/decode":[{"worker":"d3","state":"live"}]},"cordoned":["gone"]}`), &r); err != nil {
 		t.Fatal(err)
 	}
-	for addresses, columns := range map[bool]int{true: 11, false: 10} {
+	for addresses, columns := range map[bool]int{true: 12, false: 11} {
 		text, err := r.table(addresses)
 		if err != nil || strings.Contains(text, "10.0.0.1") != addresses || strings.Contains(text, "ADDRESS") != addresses {
 			t.Errorf("%v\n%s", err, text)

@@ -12,11 +12,13 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/terminal"
 	"github.com/tandem-pd/tandem/router/replica"
@@ -58,6 +60,30 @@ type workerRow struct {
 	PrefillTokens               int      `json:"prefill_tokens"`
 	CachedBlocks                int      `json:"cached_blocks"`
 	LostFor                     *float64 `json:"lost_seconds"`
+	PrefillSpeed                float64  `json:"prefill_speed"`
+	DecodeSpeed                 float64  `json:"decode_speed"`
+	Failed                      float64  `json:"failed_share"`
+	Outlier                     string
+}
+
+// slowest returns the lower of the worker's speeds, 1 while unknown.
+func (w *workerRow) slowest() float64 {
+	return (&fault.Standing{Prefill: w.PrefillSpeed, Decode: w.DecodeSpeed}).Slowest()
+}
+
+// speed returns how the worker compares with the others of its pool.
+func (w *workerRow) speed() string {
+	text := "-"
+	if w.PrefillSpeed+w.DecodeSpeed > 0 {
+		text = strconv.FormatFloat(w.slowest(), 'f', 2, 64)
+	}
+	switch w.Outlier {
+	case "":
+		return text
+	case fault.FailingCalls:
+		return fmt.Sprintf("%s, %.0f %% fail", text, 100*w.Failed)
+	}
+	return text + ", slow"
 }
 
 // find returns the worker with that id, or nil.
@@ -100,9 +126,9 @@ func workers(ctx context.Context, args []string, p process) error {
 		return setting.Errorf("flag --watch", "is for list, not for %s", verb)
 	case s.Watch:
 		w := watch{out: p.stdout, rewrites: terminal.Rewrites(p.stdout)}
-		return w.run(ctx, func(ctx context.Context) (string, error) { return o.look(ctx, s.JSON, w.columns()) })
+		return w.run(ctx, func(ctx context.Context) (string, error) { return o.look(ctx, s.JSON, id != "", w.columns()) })
 	case verb == "list":
-		text, err := o.look(ctx, s.JSON, math.MaxInt)
+		text, err := o.look(ctx, s.JSON, id != "", math.MaxInt)
 		if err == nil {
 			_, err = io.WriteString(p.stdout, text)
 		}
@@ -121,8 +147,8 @@ func verbAndID(words []string) (verb, id string, err error) {
 		err = errors.New("want a verb: list, cordon ID, drain ID, uncordon ID or forget ID")
 	case !slices.Contains(verbs, verb):
 		err = fmt.Errorf("%q: %w", verb, setting.Unknown("verb", verb, verbs))
-	case verb == "list" && id != "":
-		err = fmt.Errorf("list takes no %q", id)
+	case verb == "list" && id != "" && id != worstFirst:
+		err = fmt.Errorf("list takes no %q; `list %s` has outliers and the slowest first", id, worstFirst)
 	case verb != "list" && id == "":
 		err = fmt.Errorf("%s which worker? `gateway workers list` shows their ids", verb)
 	case words[2] != "":
@@ -131,8 +157,11 @@ func verbAndID(words []string) (verb, id string, err error) {
 	return verb, id, err
 }
 
+// worstFirst is the word after list that sorts each pool by outliers and speed.
+const worstFirst = "worst"
+
 // look returns the output of `workers list`: a table of at most columns where possible, or the raw answer.
-func (o *operator) look(ctx context.Context, raw bool, columns int) (string, error) {
+func (o *operator) look(ctx context.Context, raw, worst bool, columns int) (string, error) {
 	var answer json.RawMessage
 	if err := o.ask(ctx, http.MethodGet, "/workers", &answer); err != nil || raw {
 		return string(answer) + "\n", err
@@ -140,6 +169,13 @@ func (o *operator) look(ctx context.Context, raw bool, columns int) (string, err
 	var r workersReport
 	if err := json.Unmarshal(answer, &r); err != nil {
 		return "", fmt.Errorf("%s does not answer as a gateway: %w", o.url, err)
+	}
+	for _, p := range r.Pools {
+		if worst {
+			slices.SortStableFunc(p.Workers, func(a, b workerRow) int {
+				return cmp.Or(-cmp.Compare(min(1, len(a.Outlier)), min(1, len(b.Outlier))), cmp.Compare(a.slowest(), b.slowest()))
+			})
+		}
 	}
 	text, err := r.table(true)
 	if line, _, _ := strings.Cut(text, "\n"); len(line) > columns {
@@ -163,18 +199,18 @@ func (r *workersReport) table(addresses bool) (string, error) {
 				if w.LostFor != nil {
 					w.State += " for " + time.Duration(*w.LostFor*float64(time.Second)).Round(time.Second).String()
 				}
-				fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t-\t-\t-\t-\t-\n",
+				fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t-\t-\t-\t-\t-\t-\n",
 					cmp.Or(p.Model, "-"), p.Role, w.ID, w.State, address(w.Address), w.Requests)
 				continue
 			}
-			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t%d/%d\t%d\t%d\t%s\t%s\n",
+			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t%d/%d\t%d\t%d\t%s\t%s\t%s\n",
 				p.Model, p.Role, w.ID, w.State, address(w.Address), w.Requests,
-				w.ActiveBlocks, w.TotalBlocks, w.PrefillTokens, w.CachedBlocks, r.events(p.Model+"/"+p.Role, w.ID), w.Circuit)
+				w.ActiveBlocks, w.TotalBlocks, w.PrefillTokens, w.CachedBlocks, r.events(p.Model+"/"+p.Role, w.ID), w.Circuit, w.speed())
 		}
 	}
 	for _, id := range r.Cordoned {
 		if r.find(id) == nil {
-			fmt.Fprintf(&b, "-\t-\t%s\tcordoned, away\t%s%s\n", id, address("-"), "-\t-\t-\t-\t-\t-")
+			fmt.Fprintf(&b, "-\t-\t%s\tcordoned, away\t%s%s\n", id, address("-"), "-\t-\t-\t-\t-\t-\t-")
 		}
 	}
 	if b.Len() == 0 {
@@ -182,7 +218,7 @@ func (r *workersReport) table(addresses bool) (string, error) {
 	}
 	var out strings.Builder
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "MODEL\tROLE\tID\tSTATE\t", address("ADDRESS"), "REQUESTS\tBLOCKS\tPREFILL\tCACHED\tKV EVENTS\tCIRCUIT\n", b.String())
+	fmt.Fprint(table, "MODEL\tROLE\tID\tSTATE\t", address("ADDRESS"), "REQUESTS\tBLOCKS\tPREFILL\tCACHED\tKV EVENTS\tCIRCUIT\tSPEED\n", b.String())
 	if len(r.Replicas) > 0 {
 		fmt.Fprint(table, "\nGATEWAY\tSTATE\tHEARD\tREQUESTS\n")
 		for _, g := range r.Replicas {

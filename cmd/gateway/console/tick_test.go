@@ -45,7 +45,7 @@ func consoleOf(t testing.TB, n int) (*Console, *pools.Roster) {
 	recorder := NewRecorder(deaf{})
 	flow, err := handoff.New(handoff.Config{Queue: setting.Default[queue.Config]()}, rooms, recorder)
 	require.NoError(t, err)
-	return New(Sources{Fleet: observe.NewFleet(rooms), Flow: flow, Rooms: rooms, Streams: observer.Streams}, recorder), roster
+	return New(Sources{Fleet: observe.NewFleet(rooms, observer), Flow: flow, Rooms: rooms, Streams: observer.Streams}, recorder), roster
 }
 
 // A worker that leaves its pool is shown as gone for a minute.

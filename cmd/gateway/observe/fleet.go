@@ -47,17 +47,33 @@ type WorkerReport struct {
 	Transfer       string            `json:"transfer_endpoint,omitempty"`
 	// PrefillRate is the observed prefill speed in tokens a second, 0 while unknown.
 	PrefillRate float64 `json:"prefill_tokens_per_second,omitempty"`
+	// TTFT is the typical time of a call until its first token, or prefill's answer, and ITL the typical time between two
+	// tokens, lately and in seconds; 0 while unknown.
+	TTFT float64 `json:"ttft_seconds,omitempty"`
+	ITL  float64 `json:"itl_seconds,omitempty"`
+	// TokensPerSecond is tokens generated, or prompt tokens computed on a prefill worker, through this gateway over about
+	// the last minute; Failed the share of its latest calls that failed by its fault.
+	TokensPerSecond float64 `json:"tokens_per_second,omitempty"`
+	Failed          float64 `json:"failed_share,omitempty"`
+	// PrefillSpeed and DecodeSpeed are its speeds at its load over the median of the pool's other workers of its engine and
+	// device: 0.15 is a seventh; 0 while unknown. Outlier is how it differs from them, or empty: see [fault.Standing].
+	PrefillSpeed float64 `json:"prefill_speed,omitempty"`
+	DecodeSpeed  float64 `json:"decode_speed,omitempty"`
+	Outlier      string  `json:"outlier,omitempty"`
 	// Circuit is the worker's breaker for its pool's leg, absent for a lost worker.
 	Circuit fault.State `json:"circuit,omitempty"`
 	// LostFor is how many seconds a lost, or configured and down, worker has not responded; else absent.
 	LostFor *float64 `json:"lost_seconds,omitempty"`
 }
 
-// Fleet reads the pools, their bookings and their circuits.
-type Fleet struct{ rooms handoff.Rooms }
+// Fleet reads the pools, their bookings and their circuits, and compares the workers of each pool.
+type Fleet struct {
+	rooms    handoff.Rooms
+	observer *Observer
+}
 
-// NewFleet returns the fleet of a flow's rooms.
-func NewFleet(rooms handoff.Rooms) *Fleet { return &Fleet{rooms} }
+// NewFleet returns the fleet of a flow's rooms. observer is the flow's.
+func NewFleet(rooms handoff.Rooms, observer *Observer) *Fleet { return &Fleet{rooms, observer} }
 
 // Report describes every pool and worker.
 func (f *Fleet) Report() []PoolReport {
@@ -83,6 +99,8 @@ func (f *Fleet) Report() []PoolReport {
 			wr.Circuit = f.rooms.Breakers.State(w.ID, leg)
 			if wr.State == pools.Down.String() {
 				wr.PrefillRate = 0 // no longer valid
+			} else {
+				f.observer.worker(w.ID).figures(&wr, now)
 			}
 			rep.Workers = append(rep.Workers, wr)
 		}

@@ -26,7 +26,7 @@ type requestMetrics struct {
 	newSeries                                           func(model string) *series
 
 	models metrics.Kept[string, *series]
-	seen   metrics.Kept[string, *lastSeen] // by worker
+	seen   metrics.Kept[string, *observed] // by worker
 }
 
 var (
@@ -100,10 +100,12 @@ func (m *requestMetrics) LegStarted(r *handoff.Record, leg handoff.Leg) (token f
 	l.dispatch.Inc()
 	l.started.Inc()
 	l.isl.Observe(float64(r.ISL))
+	worker := m.worker(leg.Worker.ID)
+	worker.began(leg.Worker)
 	if leg.Worker.Role == pools.Prefill {
 		return nil
 	}
-	return s.token(m.worker(leg.Worker.ID))
+	return s.token(worker)
 }
 
 // FirstToken counts decode's first token, or prefill's whole answer.
@@ -111,6 +113,7 @@ func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	s := m.model(r)
 	l := s.legs[leg.Worker.Role]
 	l.dispatch.Dec()
+	m.worker(leg.Worker.ID).started(r, leg)
 	if leg.Worker.Role == pools.Prefill || r.Call.Request.Stream {
 		l.ttft.observe(leg.First.Sub(leg.Began).Seconds(), r, leg.Span)
 	}
@@ -131,6 +134,7 @@ func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
 		l.dispatch.Dec()
 	}
 	l.ended.Inc()
+	m.worker(leg.Worker.ID).ended(leg)
 	if leg.Worker.Role == pools.Prefill || leg.First.IsZero() || !r.Call.Request.Endpoint.Generates() {
 		return
 	}
@@ -147,6 +151,9 @@ func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
 // request.
 func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action handoff.Action) {
 	m.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
+	if failed.Worker != "" && failed.Class.Blames() {
+		m.worker(failed.Worker).failed()
+	}
 	switch {
 	case action == handoff.Resume:
 		m.migrations.WithLabelValues(r.Call.Request.Model, migrationOngoing).Inc()
@@ -233,8 +240,8 @@ func (m *requestMetrics) model(r *handoff.Record) *series {
 	return m.models.Get(name, func() *series { return m.newSeries(name) })
 }
 
-func (m *requestMetrics) worker(id string) *lastSeen {
-	return m.seen.Get(id, func() *lastSeen { return &lastSeen{} })
+func (m *requestMetrics) worker(id string) *observed {
+	return m.seen.Get(id, func() *observed { return &observed{} })
 }
 
 // forget drops the observations of workers that left all pools.

@@ -30,7 +30,6 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 			panics.Set(float64(n), handler)
 		}
 		now, waiting, all := time.Now(), flow.Waiting(), fleet.rooms.Roster.Pools()
-		o.forget(all)
 		for model, q := range waiting {
 			queues(model, q)
 		}

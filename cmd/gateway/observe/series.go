@@ -1,8 +1,6 @@
 package observe
 
 import (
-	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -147,23 +145,10 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 }
 
 // token counts a token that came gap after the previous one. It runs for every token of every stream.
-func (s *series) token(seen *lastSeen) func(gap time.Duration) {
+func (s *series) token(worker *observed) func(gap time.Duration) {
 	return func(gap time.Duration) {
-		seconds := gap.Seconds()
 		s.outputTokens.Inc()
-		s.itl.Observe(seconds)
-		seen.gap.Store(math.Float64bits(seconds))
+		s.itl.Observe(gap.Seconds())
+		worker.token(gap)
 	}
-}
-
-// lastSeen is the latest observations of a worker, as bits of float64; a count of 0 is none.
-type lastSeen struct {
-	ttft, gap atomic.Uint64 // seconds
-	isl       atomic.Int64  // of the request that set ttft
-}
-
-// firstToken records a request's TTFT on the worker that computed its prompt.
-func (l *lastSeen) firstToken(seconds float64, isl int) {
-	l.ttft.Store(math.Float64bits(seconds))
-	l.isl.Store(int64(isl))
 }

@@ -191,7 +191,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err != nil {
 		return nil, err
 	}
-	g.Fleet = observe.NewFleet(rooms)
+	g.Fleet = observe.NewFleet(rooms, observer)
 	observe.Expose(own, g.Flow, g.Fleet, observer)
 	g.share(links.Group, breakers, own)
 	scrape := observe.Handler(reg, cfg.MetricsPrefix)
@@ -322,6 +322,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if g.remote != nil {
 		group.Go(func() error { return g.remote.Run(inner) })
 	}
+	group.Go(func() error { return g.Fleet.Run(inner) })
 	group.Go(func() error { return g.console.Run(inner) })
 	group.Go(func() error {
 		return trimmer{running: g.edge.InFlight, resident: residentBytes, free: freeMemory}.Run(inner)
