@@ -79,6 +79,7 @@ type Merge struct {
 
 	id, created []byte // of the first event
 	end         []byte // the first part's event with its usage
+	data        []byte // of the event at hand
 	usage       map[string]any
 }
 
@@ -89,23 +90,47 @@ func (m *Merge) AppendEvent(dst []byte, part int, ev Event) []byte {
 	}
 	info := Inspect(ev.Data)
 	m.Failed = m.Failed || info.Error
-	e, ok := NewEdit(ev.Data)
-	if !ok || info.Error {
+	if !info.Valid || info.Error {
 		return append(dst, ev.Raw...) // a comment, or what ends the stream
 	}
-	defer e.Release()
-	m.name(e)
+	m.data = m.appendChunk(m.data[:0], part, ev.Data)
 	if info.Usage && info.Choices == 0 {
 		m.add(part, info.usageValue.of(ev.Data))
 		if m.end == nil {
-			m.end = e.Bytes()
+			m.end = slices.Clone(m.data)
 		}
 		return dst
 	}
-	if choices, ok := e.value("choices"); ok && part > 0 {
-		e.Set("choices", append(m.appendChoices([]byte{'['}, part, choices), ']'))
+	return AppendEvent(dst, m.data)
+}
+
+// appendChunk appends an event's data with the id and time of the stream's first, and its choices with their places
+// among all.
+func (m *Merge) appendChunk(dst []byte, part int, data []byte) []byte {
+	c, copied := newCursor(data, deepest), 0
+	for all := c.members(); all.next(); {
+		var first *[]byte
+		switch string(all.key.of(data)) {
+		case "id":
+			first = &m.id
+		case "created":
+			first = &m.created
+		case "choices":
+			if part > 0 {
+				dst = m.appendChoices(append(append(dst, data[copied:c.pos]...), '['), part, &c)
+				dst, copied = append(dst, ']'), c.pos
+				continue
+			}
+		}
+		switch v, _ := c.value(); {
+		case first == nil:
+		case *first == nil:
+			*first = slices.Clone(v.of(data))
+		default:
+			dst, copied = append(append(dst, data[copied:v.start]...), *first...), v.end
+		}
 	}
-	return AppendEvent(dst, e.Bytes())
+	return append(dst, data[copied:]...)
 }
 
 // AppendEnd appends the last events: the usage, if the parts had it, and the end marker.
@@ -129,7 +154,8 @@ func (m *Merge) AppendWhole(dst []byte, parts [][]byte) []byte {
 			first = e
 		}
 		if list, ok := e.value("choices"); ok {
-			choices = m.appendChoices(choices, i, list)
+			c := newCursor(list, deepest)
+			choices = m.appendChoices(choices, i, &c)
 		}
 		if usage, ok := e.value("usage"); ok {
 			m.add(i, usage)
@@ -140,44 +166,35 @@ func (m *Merge) AppendWhole(dst []byte, parts [][]byte) []byte {
 	return first.Append(dst)
 }
 
-// appendChoices appends the elements of a part's choices, with their places among all.
-func (m *Merge) appendChoices(dst []byte, part int, list []byte) []byte {
-	c := newCursor(list, deepest)
+// appendChoices appends the elements of a part's choices, the array at hand, with their places among all.
+func (m *Merge) appendChoices(dst []byte, part int, c *cursor) []byte {
 	if !c.in('[') {
 		return dst
 	}
 	for first := true; c.element(first); first = false {
-		v, _ := c.value()
 		if dst[len(dst)-1] != '[' {
 			dst = append(dst, ',')
 		}
-		e, ok := NewEdit(v.of(list))
-		if !ok {
-			dst = append(dst, v.of(list)...)
-			continue
+		start, index := c.pos, span{}
+		for all := c.members(); all.next(); {
+			if v, _ := c.value(); string(all.key.of(c.data)) == "index" {
+				index = v
+			}
 		}
-		index, _ := strconv.Atoi(e.plain("index"))
-		e.SetInt("index", int64(part*m.Answers+index))
-		dst = e.Append(dst)
-		e.Release()
+		n, _ := strconv.Atoi(string(index.of(c.data)))
+		n += part * m.Answers
+		if index.end > 0 {
+			dst = strconv.AppendInt(append(dst, c.data[start:index.start]...), int64(n), 10)
+			dst = append(dst, c.data[index.end:c.pos]...)
+		} else if e, ok := NewEdit(c.data[start:c.pos]); ok {
+			e.SetInt("index", int64(n))
+			dst = e.Append(dst)
+			e.Release()
+		} else {
+			dst = append(dst, c.data[start:c.pos]...)
+		}
 	}
 	return dst
-}
-
-// name gives an event the id and time of the stream's first.
-func (m *Merge) name(e *Edit) {
-	for _, f := range []struct {
-		name string
-		of   *[]byte
-	}{{"id", &m.id}, {"created", &m.created}} {
-		switch v, ok := e.value(f.name); {
-		case !ok:
-		case *f.of == nil:
-			*f.of = slices.Clone(v)
-		default:
-			e.Set(f.name, *f.of)
-		}
-	}
 }
 
 // add adds a part's usage.

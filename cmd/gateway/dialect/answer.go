@@ -229,26 +229,21 @@ func (a *answer) extend(i int, content string) {
 	} else if content != "" {
 		a.form.add(a, b, content)
 	}
-	for !a.over && a.turn() && len(a.blocks) > 1 && (a.blocks[0].kind != call || a.blocks[0].args.complete) {
+	for !a.over && a.turn(false) && len(a.blocks) > 1 && (a.blocks[0].kind != call || a.blocks[0].args.complete) {
 		a.shut()
 	}
 }
 
-// turn opens the first block, unless it is a call whose name is to come, and reports whether it is open.
-func (a *answer) turn() bool {
-	if b := &a.blocks[0]; !a.open && (b.kind != call || b.name != "") {
-		a.unfold(b)
+// turn opens the first block and writes what it held, and reports whether it is open. A call whose name is to come
+// waits, except at the end.
+func (a *answer) turn(end bool) bool {
+	if b := &a.blocks[0]; !a.open && (end || b.kind != call || b.name != "") {
+		a.open = true
+		if a.form.open(a, b); len(b.held) > 0 {
+			a.form.add(a, b, string(b.held))
+		}
 	}
 	return a.open
-}
-
-// unfold opens a block and writes what it held.
-func (a *answer) unfold(b *block) {
-	a.open = true
-	a.form.open(a, b)
-	if len(b.held) > 0 {
-		a.form.add(a, b, string(b.held))
-	}
 }
 
 // shut closes the first block.
@@ -261,9 +256,7 @@ func (a *answer) shut() {
 // drain writes all blocks to their end.
 func (a *answer) drain() {
 	for len(a.blocks) > 0 {
-		if !a.open {
-			a.unfold(&a.blocks[0])
-		}
+		a.turn(true)
 		a.shut()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -20,6 +21,9 @@ func (o *out) put(parts ...string) {
 		*o = append(*o, p...)
 	}
 }
+
+// int appends a number.
+func (o *out) int(n int) { *o = strconv.AppendInt(*o, int64(n), 10) }
 
 // item appends a comma, unless a list or an object has just begun.
 func (o *out) item() {
@@ -145,6 +149,23 @@ func (b *body) end(before, begin int, ends string) {
 		b.out = b.out[:before]
 	} else {
 		b.put(ends)
+	}
+}
+
+// named is the mode of a tool_choice that names a tool.
+const named = "named"
+
+// choose writes which of the chat's tools may be called: a mode of its tool_choice, empty for none, or the tool with a
+// name, as between quotes.
+func (b *body) choose(of openai.Node, tools int, mode, name string) {
+	switch {
+	case tools == 0 && (mode == "required" || mode == named):
+		b.fail(of, "demands a call, and no tool is left that the client runs")
+	case tools == 0 || mode == "":
+	case mode == named:
+		b.put(`,"tool_choice":{"type":"function","function":{"name":"`, name, `"}}`)
+	default:
+		b.put(`,"tool_choice":"`, mode, `"`)
 	}
 }
 

@@ -63,6 +63,8 @@ func asItIs(key []byte) bool {
 // messages is a body of Messages.
 type messages struct {
 	body
+	results, thoughts, calls, others []openai.Node // the blocks of the message at hand
+
 	prefill bool // the last message is the beginning of the answer
 }
 
@@ -140,6 +142,7 @@ func (m *messages) list() {
 		if k := m.Kind(content); k != '"' && k != '[' {
 			m.refuse(m.Path(n)+".content", "must be a string or an array of blocks")
 		}
+		m.sort(content)
 		m.prefill = false
 		switch role {
 		case "system":
@@ -157,16 +160,34 @@ func (m *messages) list() {
 	}
 }
 
+// sort reads the kinds of a message's blocks. Those of servers' tools and the like have no place in a chat.
+func (m *messages) sort(content openai.Node) {
+	m.results, m.thoughts, m.calls, m.others = m.results[:0], m.thoughts[:0], m.calls[:0], m.others[:0]
+	for b := range m.All(content) {
+		switch kind := m.typed(b); kind {
+		case "tool_result":
+			m.results = append(m.results, b)
+		case "thinking":
+			m.thoughts = append(m.thoughts, b)
+		case "tool_use":
+			m.calls = append(m.calls, b)
+		case "redacted_thinking", "tool_reference", "server_tool_use", "mcp_tool_use":
+		default:
+			if !strings.HasSuffix(kind, "tool_result") {
+				m.others = append(m.others, b)
+			}
+		}
+	}
+}
+
 // user writes the results of tools as messages of their own, then all else that the user sent.
 func (m *messages) user(content openai.Node) {
-	results := false
-	for b := range m.each(content, "tool_result") {
+	for _, b := range m.results {
 		m.result(b)
-		results = true
 	}
 	before := len(m.out)
 	m.author("user")
-	if n := m.parts(content, `""`); n > 0 || !results {
+	if n := m.parts(content, `""`); n > 0 || len(m.results) == 0 {
 		m.put("}")
 	} else {
 		m.out = m.out[:before]
@@ -207,7 +228,7 @@ func (m *messages) parts(content openai.Node, silence string) (n int) {
 	}
 	begin := len(m.out)
 	m.put("[")
-	for b := range m.each(content, "tool_result") {
+	for _, b := range m.results {
 		for in := range m.each(m.Get(b, "content"), "image") {
 			m.image(in)
 			n++
@@ -215,26 +236,22 @@ func (m *messages) parts(content openai.Node, silence string) (n int) {
 	}
 	const part = `{"type":"text","text":"`
 	single := n == 0
-	for b := range m.All(content) {
-		kind := m.typed(b)
-		switch {
-		case kind == "image":
+	for _, b := range m.others {
+		if m.Is(m.Get(b, "type"), "image") {
 			m.image(b)
 			single = false
-		case kind == "tool_use", kind == "thinking", kind == "redacted_thinking", kind == "tool_reference",
-			kind == "server_tool_use", kind == "mcp_tool_use", strings.HasSuffix(kind, "tool_result"):
-			continue // it has a place of its own, or none
-		default:
-			before := len(m.out)
-			m.item()
-			m.put(part)
-			m.start = len(m.out)
-			if m.text(b, line); len(m.out) == m.start {
-				m.out = m.out[:before]
-				continue
-			}
-			m.put(`"}`)
+			n++
+			continue
 		}
+		before := len(m.out)
+		m.item()
+		m.put(part)
+		m.start = len(m.out)
+		if m.text(b, line); len(m.out) == m.start {
+			m.out = m.out[:before]
+			continue
+		}
+		m.put(`"}`)
 		n++
 	}
 	switch {
@@ -266,22 +283,22 @@ func (m *messages) image(b openai.Node) {
 // assistant writes an assistant's message: its texts, its thoughts, its calls.
 func (m *messages) assistant(content openai.Node) {
 	silence := `""`
-	for range m.each(content, "tool_use") {
+	if len(m.calls) > 0 {
 		silence = "null"
 	}
 	m.author("assistant")
-	m.prefill = m.parts(content, silence) > 0 && silence != "null"
+	m.prefill = m.parts(content, silence) > 0 && len(m.calls) == 0
 	before := len(m.out)
 	m.put(`,"reasoning_content":`)
 	m.begin()
-	for b := range m.each(content, "thinking") {
+	for _, b := range m.thoughts {
 		m.add(line, "", m.Quoted(m.Get(b, "thinking")))
 	}
 	m.end(before, m.start, `"`)
 	before = len(m.out)
 	m.put(`,"tool_calls":[`)
 	begin := len(m.out)
-	for b := range m.each(content, "tool_use") {
+	for _, b := range m.calls {
 		m.item()
 		m.put(`{"id":`, m.Raw(m.required(b, "id", '"')), `,"type":"function","function":{"name":`, m.Raw(m.required(b, "name", '"')),
 			`,"arguments":`)
@@ -322,19 +339,15 @@ func (m *messages) choice(n int) {
 	if of == none {
 		return
 	}
-	switch kind := m.one(of, "type", "auto", "any", "tool", "none"); {
-	case n == 0 && (kind == "any" || kind == "tool"):
-		m.fail(of, "demands a call, and no tool is left that the client runs")
-	case n == 0:
-		return
-	case kind == "tool":
-		m.put(`,"tool_choice":{"type":"function","function":{"name":`, m.Raw(m.required(of, "name", '"')), "}}")
-	case kind == "any":
-		m.put(`,"tool_choice":"required"`)
-	default:
-		m.put(`,"tool_choice":"`, kind, `"`)
+	mode, name := m.one(of, "type", "auto", "any", "tool", "none"), ""
+	switch mode {
+	case "any":
+		mode = "required"
+	case "tool":
+		mode, name = named, m.Quoted(m.required(of, "name", '"'))
 	}
-	if m.flag(of, "disable_parallel_tool_use") {
+	m.choose(of, n, mode, name)
+	if n > 0 && m.flag(of, "disable_parallel_tool_use") {
 		m.put(`,"parallel_tool_calls":false`)
 	}
 }

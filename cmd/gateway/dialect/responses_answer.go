@@ -93,14 +93,17 @@ func (f *responsesForm) take(a *answer, b *block) {
 
 // event begins an event; endEvent ends it, and its data.
 func (f *responsesForm) event(a *answer, name string) {
-	a.put("event: ", name, "\ndata: {\"type\":\"", name, `","sequence_number":`, strconv.Itoa(f.sequence))
+	a.put("event: ", name, "\ndata: {\"type\":\"", name, `","sequence_number":`)
+	a.int(f.sequence)
 	f.sequence++
 }
 
 // at begins an event of the item at hand.
 func (f *responsesForm) at(a *answer, name, what string) {
 	f.event(a, name+what)
-	a.put(`,"item_id":"`, f.id, `","output_index":`, strconv.Itoa(f.index), f.shape.where)
+	a.put(`,"item_id":"`, f.id, `","output_index":`)
+	a.int(f.index)
+	a.put(f.shape.where)
 }
 
 // write writes an event of the item's content, which ends in more.
@@ -261,9 +264,12 @@ func (f *responsesForm) add(a *answer, b *block, content string) {
 
 // logprobs returns the member with the probabilities of the chunk at hand, and keeps them.
 func (f *responsesForm) logprobs(a *answer) string {
+	if !f.probable {
+		return `,"logprobs":[]`
+	}
 	var t openai.Tree
 	var now out
-	if f.probable && t.Parse([]byte(a.logprobs), nil) == nil {
+	if t.Parse([]byte(a.logprobs), nil) == nil {
 		for n := range t.All(t.Get(0, "content")) {
 			now.put(",", t.Raw(n))
 		}

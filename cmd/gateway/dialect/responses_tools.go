@@ -194,42 +194,31 @@ func (r *responses) allowed(kind, name string) bool {
 	return false
 }
 
+// modes are those of a tool_choice that names no tool.
+var modes = [...]string{"auto", "none", "required"}
+
 // choice writes which tools may be called.
 func (r *responses) choice() {
-	n, of, chosen := len(r.names), r.chosen, ""
+	of, name := r.chosen, ""
 	mode := r.Quoted(of)
 	if r.Kind(of) == '{' {
 		if mode = r.typed(of); mode == "allowed_tools" {
-			mode = r.Quoted(r.required(of, "mode", '"'))
+			mode = r.one(of, "mode", modes[:]...)
 		} else {
-			name := mode
-			if mode == "function" || mode == "custom" {
+			if name = mode; mode == "function" || mode == "custom" {
 				name = r.flat(r.Quoted(r.optional(of, "namespace", '"')), r.Quoted(r.required(of, "name", '"')))
 			}
-			if !slices.Contains(r.names, name) {
+			if mode = named; !slices.Contains(r.names, name) {
 				r.fail(of, "demands a tool that the client does not run")
 			}
-			mode, chosen = "named", `{"type":"function","function":{"name":"`+name+`"}}`
 		}
-	}
-	switch mode {
-	case "auto", "none", "required":
-		if chosen = `"` + mode + `"`; mode == "required" && n == 0 {
-			r.fail(of, "demands a call, and no tool is left that the client runs")
-		}
-	case "named":
-	default:
-		if of != none {
-			r.unknown(of)
-		}
+	} else if of != none && !slices.Contains(modes[:], mode) {
+		r.unknown(of)
 	}
 	if r.form.compacts {
-		chosen = `"none"`
+		mode = "none"
 	}
-	if n > 0 {
-		if chosen != "" {
-			r.put(`,"tool_choice":`, chosen)
-		}
+	if r.choose(of, len(r.names), mode, name); len(r.names) > 0 {
 		r.pass("parallel_tool_calls", r.optional(0, "parallel_tool_calls", 't'))
 	}
 }
