@@ -77,7 +77,7 @@ recipes: build ## simulate every plan of bench/recipes and write results next to
 	@mkdir -p bench/recipes/results
 	@cd bench/recipes && set -- *.yaml && n=0 && for plan; do \
 		n=$$((n+1)); name=$${plan%.yaml}; echo "$$n of $$# recipes: $$name" >&2; \
-		../../bin/gateway simulate $$plan --advise --json results/$$name.json > results/$$name.txt || exit 1; \
+		../../bin/gateway simulate $$plan --json results/$$name.json > results/$$name.txt || exit 1; \
 	done
 
 TRY = go test -tags engines ./cmd/gateway/e2e/conformance -run '^$$' -benchtime 1x -v -timeout 0 \

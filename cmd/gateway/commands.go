@@ -35,6 +35,10 @@ func commands() []command {
 			name: "attach", help: "run next to an unmodified engine: register it, forward its KV events, deregister it on failure", run: attach,
 			of: new(attachSettings), text: attachText, most: attachFirst,
 		},
+		{
+			name: "ask", help: "send one chat, and print the answer, both workers and the times", run: ask,
+			of: new(askSettings), text: askText,
+		},
 		lab["load"],
 		lab["simulate"],
 		lab["traces"],

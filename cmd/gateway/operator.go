@@ -135,23 +135,32 @@ func (o *operator) close() { o.client.CloseIdleConnections() }
 
 // send sends a request and returns the answer, whatever its status.
 func (o *operator) send(ctx context.Context, method, path string) (status int, body []byte, err error) {
-	req, err := http.NewRequestWithContext(ctx, method, o.url+path, nil)
-	if err != nil {
-		return 0, nil, err
-	}
-	if o.key != "" {
-		req.Header.Set("Authorization", "Bearer "+o.key)
-	}
-	res, err := o.client.Do(req)
-	if sent, ok := errors.AsType[*url.Error](err); ok {
-		return 0, nil, sent.Err // without the address, which callers add
-	}
+	res, err := o.do(ctx, method, path, nil)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer res.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(res.Body, maxAskBytes))
 	return res.StatusCode, body, err
+}
+
+// do sends a request, with a JSON body unless it is nil. The error is without the address, which callers add.
+func (o *operator) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, o.url+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if o.key != "" {
+		req.Header.Set("Authorization", "Bearer "+o.key)
+	}
+	res, err := o.client.Do(req)
+	if sent, ok := errors.AsType[*url.Error](err); ok {
+		err = sent.Err
+	}
+	return res, err
 }
 
 // refusal is an error answered by the gateway.

@@ -28,7 +28,7 @@ func TestFirstCommandsNeedNothing(t *testing.T) {
 	first, err := os.ReadFile("../../bench/recipes/first.yaml")
 	require.NoError(t, err)
 	shorter := strings.Replace(string(first), "workload: {", "workload: {limit: 60, ", 1)
-	status, stdout, stderr := inside(t, nil, "simulate", written(t, "first.yaml", shorter), "--advise", "--seeds", "1")
+	status, stdout, stderr := inside(t, nil, "simulate", written(t, "first.yaml", shorter), "--seeds", "1")
 	if status != exitOK || !strings.Contains(stdout, "this is the built-in trace") || !strings.Contains(stdout, "6P2D kv") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	out := flags.String("out", "dist", "folder of the archives and SHA256SUMS; it is made")
-	version := flags.String("version", "", "version; the default is git's name of the commit")
+	version := flags.String("version", "", "version; the default is the commit's tag, or else the first of CHANGELOG.md and the commit")
 	targets := flags.String("targets", "linux/amd64,linux/arm64", "what to build for, as GOOS/GOARCH, separated by commas")
 	check := flags.Bool("check", false, "build the same commit again in another folder with an empty build cache, and compare every byte")
 	if err := flags.Parse(args); err != nil {
@@ -86,11 +87,23 @@ type release struct {
 	extras func(root string) ([]file, error)
 }
 
+// changed is the heading of a version in CHANGELOG.md.
+var changed = regexp.MustCompile(`(?m)^## (v[0-9][^ \n]*)$`)
+
 // describe finds the commit's version and time.
 func (r *release) describe(ctx context.Context) error {
-	name, err := output(ctx, r.root, "git", "describe", "--tags", "--always", "--dirty")
-	if err != nil {
-		return err
+	name, err := output(ctx, r.root, "git", "describe", "--tags", "--exact-match", "--dirty")
+	if err != nil { // the commit has no tag
+		if name, err = output(ctx, r.root, "git", "describe", "--always", "--exclude", "*", "--dirty"); err != nil {
+			return err
+		}
+		log, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))
+		if err != nil {
+			return err
+		}
+		if v := changed.FindSubmatch(log); v != nil {
+			name = string(v[1]) + "-g" + name
+		}
 	}
 	seconds, err := output(ctx, r.root, "git", "log", "-1", "--format=%ct")
 	if err != nil {

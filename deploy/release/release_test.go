@@ -120,3 +120,26 @@ func unpacked(t *testing.T, path string) map[string][]byte {
 		files[name] = data
 	}
 }
+
+// A release without a tag is named by the changelog's first version and the commit, one with a tag by the tag.
+func TestVersion(t *testing.T) {
+	root := t.TempDir()
+	git := func(args ...string) string {
+		t.Helper()
+		out, err := output(t.Context(), root, "git", append([]string{"-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...)
+		require.NoError(t, err)
+		return out
+	}
+	git("init", "-q")
+	require.NoError(t, os.WriteFile(filepath.Join(root, "CHANGELOG.md"), []byte("# Changelog\n\n## v0.2.0\n\n## v0.1.0\n"), 0o600))
+	git("add", ".")
+	git("commit", "-q", "-m", "first")
+	version := func() string {
+		r := release{root: root}
+		require.NoError(t, r.describe(t.Context()))
+		return r.version
+	}
+	assert.Equal(t, "v0.2.0-g"+git("rev-parse", "--short", "HEAD"), version())
+	git("tag", "v0.2.0")
+	assert.Equal(t, "v0.2.0", version())
+}

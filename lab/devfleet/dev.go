@@ -110,7 +110,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 		}
 		fmt.Fprintf(stdout, "console %s/\n\n", cmp.Or(fleet.adminURL(), fleet.URL()))
 		fleet.table()
-		fmt.Fprintf(stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
+		fmt.Fprintf(stdout, "\nTry:\n%s\nAdd a worker:\n  %s\n\n", s.tries(program, fleet.URL()),
 			JoinLine(program, "decode", fmt.Sprintf("decode-%d", s.Decode+1), fleet.Inside(), &s.GatewayConfig, func(w *WorkerSettings) {
 				w.Engine.Engine, w.Engine.Speedup, w.ModelInput, w.Tokenizers = s.Engine, s.Speedup, s.ModelInput, s.Models.Tokenizers
 			}))
@@ -133,6 +133,25 @@ func childSettings(s *Settings) WorkerSettings {
 		w.Logging.Level = "warn" // the terminal is the gateway's; details are shown only on request
 	}
 	return w
+}
+
+// tries are command lines to begin with.
+func (s *Settings) tries(program, url string) string {
+	to := ""
+	if url != "http://127.0.0.1:8000" {
+		to = " --url " + url
+	}
+	return fmt.Sprintf("  %[1]s ask \"Hello\"%[2]s\n  %[1]s load --rate %[3]g --duration 30s%[2]s\n  %[4]s\n", program, to,
+		Rate(s.Prefill, s.Decode, s.Speedup), curl(url))
+}
+
+// Rate returns the requests a second, of 1,000 tokens in and 100 out, that such a fleet serves well: a third of what its
+// workers can compute. A prompt takes a worker 80 ms; an answer keeps one slot of a decode worker for 1.5 s.
+func Rate(prefill, decode int, speedup float64) float64 {
+	if prefill == 0 {
+		return 3 * float64(decode) * speedup
+	}
+	return 4 * float64(min(prefill, 4*decode)) * speedup
 }
 
 // curl is a command line that works, for people to paste.

@@ -92,7 +92,7 @@ func (e *Endpoint) FirstModel(ctx context.Context) (string, error) {
 func (e *Endpoint) NvextRefused() bool { return e.nvext.Load() == nvextRefused }
 
 // nvextMember is the last member of a body that requests its workers.
-const nvextMember = `,"nvext":{"extra_fields":["worker_id"]}`
+const nvextMember = `,"nvext":{"extra_fields":["worker_id","timing"]}`
 
 // body makes the request's body. It ends in nvextMember and a brace if the workers are requested.
 func (e *Endpoint) body(r *Request) []byte {
@@ -270,7 +270,7 @@ func (a *answer) event(ev openai.Event, now time.Time) error {
 	return nil
 }
 
-// workers reads the workers that served. Ids are strings or, as Dynamo has them, numbers.
+// workers reads the workers that served and the parts of TTFT. Ids are strings or, as Dynamo has them, numbers.
 func (a *answer) workers(data []byte) {
 	var in struct {
 		Nvext struct {
@@ -278,11 +278,16 @@ func (a *answer) workers(data []byte) {
 				Prefill json.RawMessage `json:"prefill_worker_id"`
 				Decode  json.RawMessage `json:"decode_worker_id"`
 			} `json:"worker_id"`
+			Timing struct {
+				Queue   Millis `json:"queue_ms"`
+				Prefill Millis `json:"prefill_ms"`
+			} `json:"timing"`
 		} `json:"nvext"`
 	}
 	if json.Unmarshal(data, &in) != nil {
 		return
 	}
+	a.sample.Queue, a.sample.Prefill = in.Nvext.Timing.Queue, in.Nvext.Timing.Prefill
 	for _, w := range []struct {
 		raw json.RawMessage
 		id  *string

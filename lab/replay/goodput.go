@@ -137,21 +137,30 @@ func (r *Report) goodputOverTime() *Plot {
 	}
 	last := slices.MaxFunc(due, func(a, b *Sample) int { return int(a.Scheduled - b.Scheduled) }).Scheduled
 	parts := min(mostParts, max(1, len(due)/leastRequests))
-	all, good := make([]int, parts), make([]int, parts)
+	all, good, refused := make([]int, parts), make([]int, parts), make([]int, parts)
 	for _, s := range due {
 		part := min(parts-1, int(float64(s.Scheduled)/float64(last+1)*float64(parts)))
 		if all[part]++; KeptOf([]Sample{*s}, r.Limits).Good > 0 {
 			good[part]++
 		}
-	}
-	c := Series{Name: "goodput"}
-	at := func(part int) float64 { return time.Duration(last).Seconds() * float64(part) / float64(parts) }
-	for part := range parts {
-		if all[part] > 0 {
-			c.X, c.Y = append(c.X, at(part)), append(c.Y, 100*float64(good[part])/float64(all[part]))
+		if s.Refused() {
+			refused[part]++
 		}
 	}
-	c.X, c.Y = append(c.X, at(parts)), append(c.Y, c.Y[len(c.Y)-1])
-	p.Series = []Series{c}
+	at := func(part int) float64 { return time.Duration(last).Seconds() * float64(part) / float64(parts) }
+	curve := func(name string, of []int) Series {
+		c := Series{Name: name}
+		for part := range parts {
+			if all[part] > 0 {
+				c.X, c.Y = append(c.X, at(part)), append(c.Y, 100*float64(of[part])/float64(all[part]))
+			}
+		}
+		c.X, c.Y = append(c.X, at(parts)), append(c.Y, c.Y[len(c.Y)-1])
+		return c
+	}
+	p.Series = []Series{curve("goodput", good)}
+	if r.Summary.Refused > 0 {
+		p.Series = append(p.Series, curve("refused", refused))
+	}
 	return p
 }

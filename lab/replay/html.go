@@ -30,16 +30,17 @@ func (r *Report) Page() Page {
 	p := Page{
 		Title:    r.Title,
 		Subtitle: fmt.Sprintf("%s · %s · speed %v · seed %d · %s", r.Target, r.Workload, r.Speed, r.Seed, r.Begun()),
-		Verdict:  r.verdict(), Lines: []string{r.rates(), r.Kept.Sentence(r.Limits)}, Notes: r.Notes,
-		Tables: r.tables(),
+		Notes:    r.Notes, Tables: r.tables(),
 	}
+	lines := r.headlines()
+	p.Verdict, p.Lines = lines[0], lines[1:]
 	l := r.Limits
 	p.Plots = []Drawing{
 		r.goodputOverTime(),
 		share("TTFT: share of answers at or below", "TTFT", ttft, l.TTFT),
 		&Plot{
-			Title: "TTFT over time", Help: "a dot a request", X: clock, Y: Axis{Name: "TTFT", Unit: "ms", Log: true}, Dots: true,
-			Limits: limit("limit of TTFT", l.TTFT, false), Series: []Series{ttftOverTime(r.Samples)},
+			Title: "TTFT over time", Help: "a dot a request; a refusal is at the time that it took", X: clock, Y: Axis{Name: "TTFT", Unit: "ms", Log: true}, Dots: true,
+			Limits: limit("limit of TTFT", l.TTFT, false), Series: ttftOverTime(r.Samples),
 		},
 		share("ITL: share of answers at or below", "ITL", itl, l.ITL),
 		share("Gaps between chunks: share at or below", "gap", gap, 0),

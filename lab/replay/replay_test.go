@@ -59,7 +59,7 @@ func TestSample(t *testing.T) {
 		delete(body, "prompt")
 		asked := map[string]any{
 			"model": "m", "stream": true, "stream_options": map[string]any{"include_usage": true}, "max_tokens": 3.0, "ignore_eos": true,
-			"nvext": map[string]any{"extra_fields": []any{"worker_id"}},
+			"nvext": map[string]any{"extra_fields": []any{"worker_id", "timing"}},
 		}
 		assert.True(t, len(ids) == 4 && reflect.DeepEqual(body, asked), "%d ids in %v", len(ids), body)
 	})

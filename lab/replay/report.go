@@ -59,13 +59,16 @@ type line struct {
 }
 
 func (s *Summary) lines() []line {
-	return []line{
+	all := []line{
 		{"TTFT", s.TTFT, "first token, from the scheduled send time"},
+		{"queue", s.Queue, "part of TTFT that the gateway's queue took"},
+		{"prefill", s.Prefill, "part of TTFT that the prefill worker took"},
 		{"ITL", s.ITL, "(E2E − TTFT)/(tokens − 1), a value a request"},
 		{"gap", s.Gap, "between chunks, all of all requests"},
 		{"E2E", s.E2E, "whole answer, from the scheduled send time"},
 		{"late", s.Late, "how late the generator itself sent"},
 	}
+	return slices.DeleteFunc(all, func(l line) bool { return l.Count == 0 && (l.Name == "queue" || l.Name == "prefill") })
 }
 
 // Cells are the columns of a distribution in a report: how many values there are, mean, p50, p90, p99 and max in
@@ -88,7 +91,9 @@ func (d *Distribution) Cells() []string {
 // WriteText writes the report for a terminal.
 func (r *Report) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "%s\n%s\n%s\n", r.verdict(), r.rates(), r.Kept.Sentence(r.Limits))
+	for _, line := range r.headlines() {
+		fmt.Fprintln(b, line)
+	}
 	for _, t := range r.tables() {
 		fmt.Fprintln(b)
 		t.WriteText(b)
@@ -102,7 +107,13 @@ func (r *Report) WriteText(w io.Writer) error {
 	return b.Flush()
 }
 
-// verdict is the run in a sentence.
+// headlines are the run in sentences: goodput, the limit and what to try, what was answered, the rates.
+func (r *Report) headlines() []string {
+	all := []string{r.Kept.Sentence(r.Limits), r.cause().Sentence(), r.verdict(), r.rates()}
+	return slices.DeleteFunc(all, func(line string) bool { return line == "" })
+}
+
+// verdict is what became of the requests, in a sentence.
 func (r *Report) verdict() string {
 	s := &r.Summary
 	text := fmt.Sprintf("%s requests in %.1f s: %s answered", Number(float64(s.Requests)), time.Duration(s.Wall).Seconds(),

@@ -183,9 +183,10 @@ func TestCurves(t *testing.T) {
 	}
 	assert.Equal(t, Series{Name: "t", X: []float64{5}, Y: []float64{100}}, cdf("t", []Millis{5e6, 5e6, 5e6}), "three equal times give")
 	all := samples()
-	if dots := ttftOverTime(all); !slices.Equal(dots.X, []float64{0, 1, 2}) || !slices.Equal(dots.Y, []float64{1000, 2000, 1000}) {
-		t.Errorf("%v", dots)
-	}
+	all[3].Status = 529
+	assert.Equal(t, []Series{
+		{Name: "TTFT", X: []float64{0, 1, 2}, Y: []float64{1000, 2000, 1000}}, {Name: "refused", X: []float64{4}, Y: []float64{10}},
+	}, ttftOverTime(all))
 }
 
 // Sentences that differ in numbers are one failure, others are not, and a long list ends in classes.

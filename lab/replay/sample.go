@@ -70,6 +70,9 @@ type Sample struct {
 	Late      Millis `json:"late_ms"`
 	// TTFT is when the first token with content arrived, 0 without one.
 	TTFT Millis `json:"ttft_ms"`
+	// Queue and Prefill are parts of TTFT as the endpoint reports them, 0 where it does not.
+	Queue   Millis `json:"queue_ms,omitempty"`
+	Prefill Millis `json:"prefill_ms,omitempty"`
 	// ITL is (E2E − TTFT)/(OutputTokens − 1), the request's mean time between
 	// tokens, 0 for answers of fewer than two: AIPerf's ITL, vLLM's TPOT.
 	ITL Millis `json:"itl_ms"`

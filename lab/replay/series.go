@@ -42,19 +42,26 @@ func cdf(name string, times []Millis) Series {
 	return c
 }
 
-// ttftOverTime is a dot for each answered request.
-func ttftOverTime(samples []Sample) Series {
-	c := Series{Name: "TTFT"}
+// ttftOverTime is a dot for each answered request, and one for each refusal at the time that it took.
+func ttftOverTime(samples []Sample) []Series {
+	answered, refused := Series{Name: "TTFT"}, Series{Name: "refused"}
 	every := 1 + len(samples)/maxDots
 	dots := make([]*Sample, 0, len(samples)/every)
 	for i := 0; i < len(samples); i += every {
-		if s := &samples[i]; s.Outcome == Answered && s.TTFT > 0 {
-			dots = append(dots, s)
-		}
+		dots = append(dots, &samples[i])
 	}
 	slices.SortStableFunc(dots, func(a, b *Sample) int { return cmp.Compare(a.Scheduled, b.Scheduled) })
 	for _, s := range dots {
-		c.X, c.Y = append(c.X, time.Duration(s.Scheduled).Seconds()), append(c.Y, s.TTFT.Float())
+		c, y := &answered, s.TTFT
+		if s.Refused() {
+			c, y = &refused, s.E2E
+		}
+		if s.Outcome == Answered && y > 0 || c == &refused {
+			c.X, c.Y = append(c.X, time.Duration(s.Scheduled).Seconds()), append(c.Y, max(y.Float(), 0.001))
+		}
 	}
-	return c
+	if len(refused.X) == 0 {
+		return []Series{answered}
+	}
+	return []Series{answered, refused}
 }

@@ -54,6 +54,9 @@ type Summary struct {
 	Wall Millis `json:"wall_ms"`
 
 	TTFT Distribution `json:"ttft"`
+	// Queue and Prefill are parts of TTFT, over the answers that report them.
+	Queue   Distribution `json:"queue"`
+	Prefill Distribution `json:"prefill"`
 	// ITL is over requests, each with its mean; Gap over all gaps between chunks of all requests.
 	ITL Distribution `json:"itl"`
 	Gap Distribution `json:"gap"`
@@ -91,7 +94,7 @@ func (s *Summary) Failed() int { return s.Requests - s.Answered }
 // Summarize computes the summary of a run.
 func Summarize(samples []Sample) Summary {
 	s := Summary{Requests: len(samples), Failures: map[string]int{}}
-	var ttft, itl, gap, e2e, late []Millis
+	var ttft, queued, prefill, itl, gap, e2e, late []Millis
 	workers := map[[2]string]*WorkerCount{}
 	count := func(role, id string, tokens int) {
 		if id == "" {
@@ -127,6 +130,9 @@ func Summarize(samples []Sample) Summary {
 		if p.TTFT > 0 {
 			ttft = append(ttft, p.TTFT)
 		}
+		if p.Queue+p.Prefill > 0 {
+			queued, prefill = append(queued, p.Queue), append(prefill, p.Prefill)
+		}
 		if p.TTFT > 0 && p.OutputTokens > 1 {
 			itl = append(itl, p.ITL)
 		}
@@ -138,6 +144,7 @@ func Summarize(samples []Sample) Summary {
 		count("prefill", p.PrefillWorker, max(0, p.PromptTokens-max(0, p.CachedTokens)))
 		count("decode", p.DecodeWorker, p.OutputTokens)
 	}
+	s.Queue, s.Prefill = distribution(queued), distribution(prefill)
 	s.TTFT, s.ITL, s.Gap, s.E2E, s.Late = distribution(ttft), distribution(itl), distribution(gap), distribution(e2e), distribution(late)
 	if seconds := time.Duration(s.Wall).Seconds(); seconds > 0 {
 		s.RequestsPerSecond = float64(s.Answered) / seconds

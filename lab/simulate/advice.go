@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tandem-pd/tandem/lab/replay"
 )
@@ -132,6 +133,28 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	r.adviseNext(b, best)
 	adviseSize(b, best)
 	adviseMissed(b, top)
+}
+
+// cause is what limits the arm, by the means over its seeds.
+func (a *ArmReport) cause() *replay.Cause {
+	s := a.Stats
+	mean := func(name string, unit time.Duration) time.Duration {
+		return time.Duration(s[name].Mean * float64(unit))
+	}
+	all := s["requests"].Mean
+	answered := all - s.unanswered()
+	c := &replay.Cause{
+		Limits: a.slo, Refused: int(s["shed"].Mean), Queue: mean("queue_s.mean", time.Second), Prefill: mean("prefill_s.mean", time.Second),
+		TTFT: mean("ttft_s.mean", time.Second), ITL: mean("itl_ms.mean", time.Millisecond), Workers: a.legs,
+	}
+	c.Kept = replay.Kept{
+		Requests: int(all), Answered: int(answered), TTFT: int(s["within_ttft"].Mean * all), ITL: int(s["within_itl"].Mean * all),
+		Good: int(s["goodput"].Mean * all),
+	}
+	if a.legs[0] > 0 && s["duration_s"].Mean > 0 {
+		c.Busy = s["prefill_s.mean"].Mean * answered / s["duration_s"].Mean / float64(a.legs[0])
+	}
+	return c
 }
 
 // single reports whether the arms ran with one seed each: their difference may be luck.
@@ -287,7 +310,7 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 		parts = append(parts, missed("within_itl")+" miss that of the time between tokens")
 	}
 	if s["goodput"].Mean < enough && answered > 0 && len(parts) > 0 {
-		fmt.Fprintf(b, "Of its answers %s.\n", strings.Join(parts, " and "))
+		fmt.Fprintf(b, "Of its answers %s. %s\n", strings.Join(parts, " and "), a.cause().Sentence())
 	}
 	if a.GivenUp != nil {
 		fmt.Fprintf(b, "It is no fleet for this load: %v.\n", a.GivenUp)

@@ -14,10 +14,9 @@ import (
 
 // Settings are the settings outside the plan.
 type Settings struct {
-	JSON   string `flag:"json" group:"Simulation" help:"File for every arm's figures as JSON."`
-	HTML   string `flag:"html" group:"Simulation" help:"File for the report with plots."`
-	Seeds  int    `flag:"seeds" default:"0" range:"0..1000" group:"Simulation" help:"Seeds to run each arm with, in place of the plan's. More distinguish luck from difference."`
-	Advise bool   `flag:"advise" default:"false" group:"Simulation" help:"On: print which arm to take, and why."`
+	JSON  string `flag:"json" group:"Simulation" help:"File for every arm's figures as JSON."`
+	HTML  string `flag:"html" group:"Simulation" help:"File for the report with plots."`
+	Seeds int    `flag:"seeds" default:"0" range:"0..1000" group:"Simulation" help:"Seeds to run each arm with, in place of the plan's. More distinguish luck from difference."`
 }
 
 // Manual is the text of --help before the settings.
@@ -63,8 +62,6 @@ func (s *Settings) Run(ctx context.Context, plans []string, stdout, stderr io.Wr
 	if err := report.WriteText(stdout); err != nil {
 		return err
 	}
-	if s.Advise {
-		fmt.Fprintf(stdout, "\n%s", report.Advice())
-	}
+	fmt.Fprintf(stdout, "\n%s", report.Advice())
 	return files.Write(report.WriteJSON, report.WriteHTML)
 }

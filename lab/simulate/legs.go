@@ -277,6 +277,7 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 		r.end(i, loadLost)
 		return
 	}
+	q.prefilled = r.now
 	q.remote = &engine.Remote{EngineID: r.machines[machine].worker.ID, RequestID: o.Pinned.RequestID, BlockIDs: [][]int32{o.Pinned.BlockIDs}}
 	if q.d == nil {
 		r.wait(i, true)

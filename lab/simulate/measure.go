@@ -16,7 +16,7 @@ type Metrics map[string]float64
 // metricNames lists every metric in the order of a report.
 func metricNames() []string {
 	names := []string{"goodput", "within_ttft", "within_itl"}
-	for _, d := range []string{"ttft_s", "itl_ms", "e2e_s", "tbt_ms"} {
+	for _, d := range []string{"ttft_s", "queue_s", "prefill_s", "itl_ms", "e2e_s", "tbt_ms"} {
 		for _, p := range []string{"mean", "p50", "p90", "p99"} {
 			names = append(names, d+"."+p)
 		}
@@ -123,6 +123,8 @@ func measured(slo *SLO, out *Outcome, stage, class int32) Metrics {
 		m.distribution(name, d.Count, float64(d.Mean)/unit, float64(d.P50)/unit, float64(d.P90)/unit, float64(d.P99)/unit)
 	}
 	put("ttft_s", sum.TTFT, 1e9)
+	put("queue_s", sum.Queue, 1e9)
+	put("prefill_s", sum.Prefill, 1e9)
 	put("itl_ms", sum.ITL, 1e6)
 	put("e2e_s", sum.E2E, 1e9)
 	slices.Sort(tbt)

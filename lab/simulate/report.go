@@ -54,6 +54,7 @@ type ArmReport struct {
 	Chosen router.Mode
 
 	workers int    // of the fleet
+	legs    [2]int // its prefill workers, and those that decode
 	asked   string // its workload and limits: arms that share them can be ranked
 	under   string // these, the workers, and what else no router changes
 	slo     SLO
@@ -95,7 +96,7 @@ const none = "–"
 
 func newArmReport(v *Variant, seeds int) ArmReport {
 	return ArmReport{
-		Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), asked: v.asked(), under: v.under(),
+		Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), legs: v.legs(), asked: v.asked(), under: v.under(),
 		Mode: v.mode(), slo: v.plan.SLO, runs: make([]*Measured, seeds),
 	}
 }

@@ -34,6 +34,7 @@ type request struct {
 	promoted bool   // it goes before the order, for its next turn too
 
 	arrived, granted int64
+	prefilled        int64 // its KV was complete
 	sent             int64 // its latest leg
 	first, last      int64 // its first and latest token
 	tokens           int
@@ -55,7 +56,10 @@ func (r *request) sample(outcome string, now int64) replay.Sample {
 		OutputTokens: r.tokens, CachedTokens: r.cached, PrefillWorker: r.prefillWorker, DecodeWorker: r.decodeWorker,
 	}
 	if r.tokens > 0 {
-		s.TTFT = replay.Millis(r.first - r.arrived)
+		s.TTFT, s.Queue = replay.Millis(r.first-r.arrived), replay.Millis(r.granted-r.arrived)
+	}
+	if r.prefilled > 0 {
+		s.Prefill = replay.Millis(r.prefilled - r.granted)
 	}
 	s.End(time.Duration(now - r.arrived))
 	return s

@@ -332,6 +332,12 @@ func (v *Variant) decoders() (each []bool, n float64) {
 	return each, n
 }
 
+// legs returns how many workers only prefill, and how many decode.
+func (v *Variant) legs() [2]int {
+	each, n := v.decoders()
+	return [2]int{len(each) - int(n), int(n)}
+}
+
 // asked describes the variant's workload and limits.
 func (v *Variant) asked() string { return fmt.Sprintf("%+v %+v", v.plan.Workload, v.plan.SLO) }
 
