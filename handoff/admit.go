@@ -75,6 +75,7 @@ func (f *Flow) enter(ctx context.Context, r *request, ask *placement.Ask) error 
 		return err
 	}
 	now, x := time.Now(), &r.Call.Request.Nvext
+	f.warming.arrived(ask.Model, now)
 	route := f.placer.Route(f.rooms.Roster.Fleet(ask.Model), ask, now)
 	if err := route.Fits(); err != nil { // no worker could ever hold it
 		return err
@@ -108,6 +109,11 @@ func (f *Flow) enter(ctx context.Context, r *request, ask *placement.Ask) error 
 	if err != nil {
 		return err
 	}
+	for _, l := range [...]*router.Lease{granted.Prefill.Lease, granted.Decode.Lease} {
+		if l != nil {
+			f.warming.yields("", l.Worker.ID)
+		}
+	}
 	r.take(&granted, q)
 	return nil
 }
@@ -136,6 +142,9 @@ func (f *Flow) reserve(ask *placement.Ask, d queue.Drain[*placement.Ask], now ti
 	}
 	if f.keepsWaiting(ask, err) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
+	}
+	if err != nil {
+		f.warming.yields(ask.Model, "")
 	}
 	ask.Waited = ask.Waited || err != nil
 	placed.Took = time.Since(now)

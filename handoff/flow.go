@@ -93,6 +93,7 @@ type Flow struct {
 	ids       ids
 	slices    sliceGuard
 	links     links
+	warming   *warming
 	requests  http1.Pool[request, *request]
 
 	mu     sync.RWMutex
@@ -110,7 +111,7 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	}
 	f := &Flow{
 		cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms, observer), budget: new(fault.Budget),
-		queues: map[string]*waitingRoom{},
+		queues: map[string]*waitingRoom{}, warming: newWarming(),
 	}
 	f.ids.seed = cfg.Seed
 	f.releaseKV = func(kv *StagedKV) { f.cleanup.release(kv.connector, *kv.round, kv.KV) }
@@ -167,6 +168,11 @@ func (f *Flow) serve(ctx context.Context, call *Call, out Sink) (err error) {
 	}
 	defer r.stack.release()
 	defer r.stopWaiting()
+	var turn *openai.Turn
+	if r.Call.Request.Nvext.SpeculativePrefill {
+		turn = openai.NewTurn(r.Call.Request.Stream)
+		out = &turnSink{out, turn}
+	}
 	defer func() {
 		r.suspected.permit.end()
 		r.endDisputes(nil)
@@ -185,6 +191,9 @@ func (f *Flow) serve(ctx context.Context, call *Call, out Sink) (err error) {
 			if r.computesAndShows() && !r.shown {
 				f.compareTokens(r.prompt, r.leg.Worker,
 					&openai.ChunkInfo{Usage: r.Sent.PromptTokens >= 0, PromptTokens: r.Sent.PromptTokens})
+			}
+			if turn != nil {
+				f.warm(r, turn)
 			}
 			return nil
 		}
@@ -282,14 +291,20 @@ func (f *Flow) Close(ctx context.Context) error {
 	for _, q := range f.all() {
 		q.Close()
 	}
+	f.warming.stop(errWarmYields)
 	return f.cleanup.wait(ctx)
 }
 
 // Retries returns the state of the retry budget.
 func (f *Flow) Retries() fault.BudgetStats { return f.budget.Stats() }
 
-// SetReplicaCount sets how many gateways, this one included, share the floor of the retry budget.
-func (f *Flow) SetReplicaCount(gateways int) { f.budget.SetReplicaCount(gateways) }
+// SetReplicaCount sets how many gateways, this one included, share the workers and the floor of the retry budget.
+func (f *Flow) SetReplicaCount(gateways int) {
+	f.budget.SetReplicaCount(gateways)
+	f.warming.mu.Lock()
+	f.warming.gateways = gateways
+	f.warming.mu.Unlock()
+}
 
 // Waiting returns the state of every model's queue.
 func (f *Flow) Waiting() map[string]queue.Stats {

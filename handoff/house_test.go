@@ -41,6 +41,7 @@ func (unobserved) LegEnded(*Record, Leg)                       {}
 func (unobserved) Failed(*Record, *fault.Error, Action)        {}
 func (unobserved) Ended(*Record, error)                        {}
 func (unobserved) Released(prefill.KV, string, error)          {}
+func (unobserved) Warmed(string, string)                       {}
 
 // nowhere is a Transport that is not called.
 type nowhere struct{}

@@ -10,7 +10,7 @@ import (
 )
 
 // Observer is notified of every request's steps, for metrics, the request log and the demand for workers. Its methods
-// run on the request's goroutine (Released on the clean-up's), must not block, and retain none of their arguments.
+// run on the request's goroutine (Released and Warmed on the clean-up's), must not block, and retain none of their arguments.
 type Observer interface {
 	// Arrived: the request's model was found. Understood and Ended always follow.
 	Arrived(r *Record)
@@ -34,6 +34,8 @@ type Observer interface {
 	Ended(r *Record, err error)
 	// Released: staged KV that no decode took is freed, or err is why it stays until its lease ends.
 	Released(kv prefill.KV, round string, err error)
+	// Warmed: a client wanted the next turn's prompt computed ahead, and this became of it: one of WarmOutcomes.
+	Warmed(model, outcome string)
 }
 
 // Leg is one of a request's calls to a worker.

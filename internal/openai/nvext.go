@@ -23,6 +23,8 @@ type Nvext struct {
 	SessionID string
 	// OSL is agent_hints.osl, the answer's expected length in tokens.
 	OSL *uint32
+	// SpeculativePrefill is agent_hints.speculative_prefill: the next turn's prompt may be computed ahead. Chats only.
+	SpeculativePrefill bool
 	// TTFTTarget is router.ttft_target, the time to first token that the request is to have; 0 is none.
 	TTFTTarget time.Duration
 
@@ -81,7 +83,7 @@ var (
 		{"nvext.agent_hints.strict_priority", func(s *scan) bool { return s.uint32(&s.req.Nvext.StrictPriority) }},
 		{"nvext.agent_hints.osl", func(s *scan) bool { return s.uint32(&s.req.Nvext.OSL) }},
 		{"nvext.agent_hints.latency_sensitivity", (*scan).hint},
-		{"nvext.agent_hints.speculative_prefill", (*scan).switchHint},
+		{"nvext.agent_hints.speculative_prefill", (*scan).speculative},
 	})
 	constraintFields = newFieldSet(true, []field{
 		{"nvext.routing_constraints.required_taints", func(s *scan) bool { return s.strings(&s.req.Nvext.RequiredTaints) }},
@@ -160,11 +162,11 @@ func (s *scan) hint() bool {
 	return ok
 }
 
-// switchHint is hint of true or false.
-func (s *scan) switchHint() (ok bool) {
-	var on bool
-	ok = s.bool(&on)
-	s.ignoreIf(on)
+// speculative reads whether to compute the next turn's prompt ahead.
+func (s *scan) speculative() bool {
+	ahead := &s.req.Nvext.SpeculativePrefill
+	ok := s.bool(ahead)
+	s.ignoreIf(*ahead && s.req.Endpoint != Chat)
 	return ok
 }
 

@@ -22,7 +22,7 @@ func TestNvextFields(t *testing.T) {
 		{"backend_instance_id", `7`, works}, {"decode_worker_id", `"d"`, works}, {"prefill_worker_id", `"p"`, works},
 		{"dp_rank", `1`, works}, {"prefill_dp_rank", `1`, works},
 		{"agent_hints.priority", `1`, works}, {"agent_hints.strict_priority", `1`, works}, {"agent_hints.osl", `1`, works},
-		{"agent_hints.speculative_prefill", `true`, ignored}, {"agent_hints.latency_sensitivity", `0.5`, ignored},
+		{"agent_hints.speculative_prefill", `true`, works}, {"agent_hints.latency_sensitivity", `0.5`, ignored},
 		{"routing_constraints.required_taints", `["a"]`, works}, {"routing_constraints.preferred_taints", `{"a":1}`, works},
 		{"router.ttft_target", `200`, works}, {"router.itl_target", `20`, ignored},
 		{"cache_salt", `"s"`, works}, {"session_id", `"s"`, works},

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"encoding/json"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,13 +58,11 @@ func (r *Request) Part(prompt, n int) (*Request, error) {
 			e.Delete("best_of")
 		}
 	}
-	part, err := Limits{MaxBytes: math.MaxInt}.Scan(r.Endpoint, e.Append(make([]byte, 0, size+len(`,"n":128`))))
-	if err != nil {
-		return nil, err
+	part, err := r.derived(e.Append(make([]byte, 0, size+len(`,"n":128`))))
+	if err == nil {
+		part.Nvext.SpeculativePrefill = false // none of several answers is the next turn's
 	}
-	// The client's hints and salt may have been changed since the scan.
-	part.Model, part.Nvext, part.CacheSalt, part.Isolated, part.Memory = r.Model, r.Nvext, r.CacheSalt, r.Isolated, r.Memory
-	return part, nil
+	return part, err
 }
 
 // Merge puts the answers of a request's parts together. A part is one prompt with some of its answers. As in vLLM and

@@ -196,6 +196,9 @@ func (c *Recorder) Released(kv prefill.KV, attempt string, err error) {
 	c.next.Released(kv, attempt, err)
 }
 
+// Warmed forwards to the next observer.
+func (c *Recorder) Warmed(model, outcome string) { c.next.Warmed(model, outcome) }
+
 // keep moves t from the live requests to the latest, and to the slowest if it qualifies. The caller holds mu.
 func (c *Recorder) keep(t *trace, s *summary, now time.Time) {
 	last := len(c.live) - 1

@@ -36,6 +36,7 @@ func (deaf) LegEnded(*handoff.Record, handoff.Leg)                              
 func (deaf) Failed(*handoff.Record, *fault.Error, handoff.Action)                  {}
 func (deaf) Ended(*handoff.Record, error)                                          {}
 func (deaf) Released(prefill.KV, string, error)                                    {}
+func (deaf) Warmed(string, string)                                                 {}
 
 var (
 	prefiller = &pools.Worker{ID: "p1", Model: "m", Role: pools.Prefill}

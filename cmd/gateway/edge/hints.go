@@ -107,6 +107,10 @@ func (hs Hints) apply(call *handoff.Call) *openai.Error {
 		x.TTFTTarget = 0
 		ignore("nvext.router.ttft_target")
 	}
+	if x.SpeculativePrefill {
+		x.SpeculativePrefill = false
+		ignore("nvext.agent_hints.speculative_prefill")
+	}
 	for _, p := range []struct {
 		field string
 		value **uint32

@@ -66,6 +66,7 @@ var hinted = []struct {
 	{"priority", "", `{"agent_hints":{"priority":2147483647}}`, "", "nvext.agent_hints.priority"},
 	{"strict", "", `{"agent_hints":{"strict_priority":1}}`, "", "nvext.agent_hints.strict_priority"},
 	{"expected length", "", `{"agent_hints":{"osl":1}}`, "", "nvext.agent_hints.osl"},
+	{"next turn", "", `{"agent_hints":{"speculative_prefill":true}}`, "", "nvext.agent_hints.speculative_prefill"},
 	{"target", "", `{"router":{"ttft_target":500}}`, "", "nvext.router.ttft_target"},
 	{"vLLM's priority", "", `{},"priority":-5`, "", "priority"},
 	{"vLLM's default priority", "", `{},"priority":0`, "", ""},

@@ -18,7 +18,7 @@ import (
 
 // requestMetrics counts requests. Names are Dynamo's, without the registerer's prefix, wherever they mean the same.
 type requestMetrics struct {
-	requests, sources, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure *prometheus.CounterVec
+	requests, sources, oneLeg, failures, releases, warmed, migrations, rejected, cancelled, backpressure *prometheus.CounterVec
 
 	notResumable *prometheus.CounterVec
 	// In milliseconds.
@@ -232,6 +232,11 @@ func (m *requestMetrics) Released(_ prefill.KV, _ string, err error) {
 		result = releaseResults[1]
 	}
 	m.releases.WithLabelValues(result).Inc()
+}
+
+// Warmed counts a next turn's prompt.
+func (m *requestMetrics) Warmed(model, outcome string) {
+	m.warmed.WithLabelValues(model, outcome).Inc()
 }
 
 // model returns the series of the request's model, which some worker serves.

@@ -57,6 +57,8 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	m.failures = set.Counter("frontend_leg_failures_total", "Failed calls, by failure class and action taken.", "leg", "class", "action")
 	m.notResumable = set.Counter("frontend_not_resumable_total", "Begun streams that no other worker could continue.", "model", "reason")
 	m.releases = set.Counter("frontend_kv_releases_total", "Calls that free KV staged for a decode that never came, by result.", "result")
+	m.warmed = set.Counter("frontend_speculative_prefills_total",
+		"Next turns' prompts that clients wanted computed ahead, by what became of them.", "model", "outcome")
 	m.migrations = set.Counter("frontend_model_migration_total", "Retries on another worker after a failure.", "model", "migration_type")
 	m.rejected = set.Counter("frontend_model_rejection_total", "Requests refused because the queue was full.", "model", "endpoint")
 	m.cancelled = set.Counter("frontend_model_cancellation_total", "Requests whose client left early.", "model", "endpoint", "request_type")
