@@ -253,24 +253,30 @@ func TestWarmYieldsToTheQueue(t *testing.T) {
 	})
 }
 
-// The client's next request goes to the worker that computes its prompt ahead, as it would without the hint: what is
-// booked for nobody keeps no request away.
+// A request that is served elsewhere leaves the call alone; but what is booked for nobody kept no request away.
 func TestWarmKeepsNobodyAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &warmer{ahead: hangs}
 		h, seen := warmHouse(t, e, "b1", "b2")
-		for range 6 {
-			require.NoError(t, h.chat(t, hint))
-			<-time.After(time.Minute)
-			h.asked-- // the same prompt
-			require.Equal(t, 1, e.now)
-			require.NoError(t, h.chat(t, ""))
-			synctest.Wait()
-			last := e.served[len(e.served)-2:]
-			assert.Equal(t, last[0], last[1])
-			assert.Zero(t, e.now)
+		require.NoError(t, h.chat(t, hint))
+		<-time.After(after)
+		at := e.served[0]
+		booked := func() (tokens int) {
+			for _, l := range h.rooms.Routers.For("m", pools.Both).Loads(h.rooms.Roster.Snapshot("m", pools.Both)) {
+				if l.Worker == at {
+					tokens = l.PrefillTokens
+				}
+			}
+			return tokens
 		}
-		assert.Equal(t, map[string]int{WarmYield: 6}, seen.all)
+		assert.Positive(t, booked(), "granting is booking")
+		other := map[string]string{"b1": "b2", "b2": "b1"}[at]
+		require.NoError(t, h.chat(t, fmt.Sprintf(`,"nvext":{"backend_instance_id":%q}`, other)))
+		assert.Equal(t, []string{at, other}, e.served)
+		assert.Zero(t, booked(), "when a request chooses")
+		assert.Equal(t, 1, e.now, "calls")
+		require.NoError(t, h.Close(t.Context()))
+		assert.Equal(t, map[string]int{WarmYield: 1}, seen.all)
 		h.holdsNothing(t)
 	})
 }

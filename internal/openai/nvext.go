@@ -166,7 +166,10 @@ func (s *scan) hint() bool {
 func (s *scan) speculative() bool {
 	ahead := &s.req.Nvext.SpeculativePrefill
 	ok := s.bool(ahead)
-	s.ignoreIf(*ahead && s.req.Endpoint != Chat)
+	if s.req.Endpoint != Chat {
+		s.ignoreIf(*ahead)
+		*ahead = false
+	}
 	return ok
 }
 

@@ -79,7 +79,6 @@ func TestScanNvext(t *testing.T) {
 		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100), TTFTTarget: 200 * time.Millisecond,
 		BackendInstanceID: "9223372036854775807", DecodeWorkerID: "d", PrefillWorkerID: "0", DPRank: u32(1), PrefillDPRank: u32(2),
 		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, CacheSalt: "s", SessionID: "c"}
-	want.SpeculativePrefill = true
 	assert.Equal(t, want, r.Nvext)
 	assert.Equal(t, []string{"nvext.agent_hints.latency_sensitivity", "nvext.agent_hints.speculative_prefill",
 		"nvext.router.itl_target", "nvext.request_timestamp_ms"}, r.Ignored, "a completion has no next turn")

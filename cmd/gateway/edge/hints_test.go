@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -66,7 +67,6 @@ var hinted = []struct {
 	{"priority", "", `{"agent_hints":{"priority":2147483647}}`, "", "nvext.agent_hints.priority"},
 	{"strict", "", `{"agent_hints":{"strict_priority":1}}`, "", "nvext.agent_hints.strict_priority"},
 	{"expected length", "", `{"agent_hints":{"osl":1}}`, "", "nvext.agent_hints.osl"},
-	{"next turn", "", `{"agent_hints":{"speculative_prefill":true}}`, "", "nvext.agent_hints.speculative_prefill"},
 	{"target", "", `{"router":{"ttft_target":500}}`, "", "nvext.router.ttft_target"},
 	{"vLLM's priority", "", `{},"priority":-5`, "", "priority"},
 	{"vLLM's default priority", "", `{},"priority":0`, "", ""},
@@ -119,6 +119,19 @@ func TestHintsByPrivilege(t *testing.T) {
 				assert.Equal(t, s.all && h.ignored != "" && !never, counts, "the hint counts")
 			})
 		}
+	}
+}
+
+// The next turn's prompt is computed ahead for those whose hints count.
+func TestNextTurnByPrivilege(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		req, err := openai.Limits{}.Scan(openai.Chat,
+			[]byte(`{"messages":[{"role":"user","content":"x"}],"nvext":{"agent_hints":{"speculative_prefill":true}}}`))
+		require.NoError(t, err)
+		call := &handoff.Call{Request: req}
+		require.Nil(t, Hints{All: all, Priority: 9}.apply(call))
+		assert.Equal(t, all, req.Nvext.SpeculativePrefill)
+		assert.Equal(t, all, !slices.Contains(call.IgnoredHints, "nvext.agent_hints.speculative_prefill"))
 	}
 }
 
@@ -177,7 +190,7 @@ func TestEveryHintIsDecided(t *testing.T) {
 	decided := map[reflect.Type][]string{
 		reflect.TypeFor[openai.Nvext](): {
 			// held
-			"ExtraFields", "Annotations", "Priority", "StrictPriority", "OSL", "TTFTTarget", "BackendInstanceID", "DecodeWorkerID",
+			"ExtraFields", "Annotations", "Priority", "StrictPriority", "OSL", "SpeculativePrefill", "TTFTTarget", "BackendInstanceID", "DecodeWorkerID",
 			"PrefillWorkerID",
 			"DPRank", "PrefillDPRank", "RequiredTaints", "PreferredTaints", "Override",
 			// without an effect on other requests
