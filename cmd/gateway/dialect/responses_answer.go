@@ -139,9 +139,9 @@ func (f *responsesForm) shown(a *answer, what, item string) {
 	a.put(`,"output_index":`, strconv.Itoa(f.index), `,"item":`, item, endEvent)
 }
 
-// item returns the item at hand. One in progress is empty, unless it is an action.
-func (f *responsesForm) item(a *answer, b *block, status string) string {
-	content, begun, o := string(f.text), status == "in_progress", make(out, 0, len(f.text)+256)
+// item returns the item at hand, without what it has so far if it has just begun, unless it is an action.
+func (f *responsesForm) item(a *answer, b *block, status string, begun bool) string {
+	content, o := string(f.text), make(out, 0, len(f.text)+256)
 	o, a.out = a.out, o
 	a.put(`{"type":"`, f.shape.item, `","id":"`, f.id, `","status":"`, status, `"`, f.shape.head)
 	switch of := f.tool.action; {
@@ -236,7 +236,7 @@ func (f *responsesForm) open(a *answer, b *block) {
 		return
 	}
 	if f.take(a, b); !f.quiet {
-		f.shown(a, "added", f.item(a, b, "in_progress"))
+		f.shown(a, "added", f.item(a, b, "in_progress", true))
 		f.partly(a, ".added", "")
 	}
 }
@@ -330,7 +330,7 @@ func (f *responsesForm) shut(a *answer, b *block) {
 	}
 	content := string(f.text)
 	if f.quiet {
-		f.shown(a, "added", f.item(a, b, "in_progress"))
+		f.shown(a, "added", f.item(a, b, "in_progress", true))
 		if f.shape.event != "" {
 			f.write(a, ".delta", "delta", content, "")
 		}
@@ -339,7 +339,7 @@ func (f *responsesForm) shut(a *answer, b *block) {
 		f.write(a, ".done", f.shape.name, content, more)
 	}
 	f.partly(a, ".done", content)
-	f.shown(a, "done", f.done(f.item(a, b, status)))
+	f.shown(a, "done", f.done(f.item(a, b, status, false)))
 	f.index++
 }
 
@@ -391,10 +391,15 @@ func (f *responsesForm) fail(a *answer, e *openai.Error) {
 }
 
 // ping repeats an event that all readers know. Codex ends a stream without events, whatever its comments, and OpenAI's
-// keepalive events end those of some libraries.
+// keepalive events end those of some libraries. Others take its response for all that has come, the open item too.
 func (f *responsesForm) ping(a *answer) {
 	if a.begun {
+		done := len(f.items)
+		if a.open && !f.quiet && !f.mute(&a.blocks[0]) {
+			f.done(f.item(a, &a.blocks[0], "in_progress", false))
+		}
 		f.lifecycle(a, "in_progress", "in_progress", "")
+		f.items = f.items[:done]
 	}
 	a.start()
 }

@@ -23,6 +23,8 @@ import (
 //     done; nothing after it.
 //   - openai-python's accumulator (lib/streaming/responses/_responses.py): an item is at output_index, a part at
 //     content_index, before either is written to.
+//   - openai-node's accumulator (src/lib/responses/ResponseAccumulator.ts of 6.45.0): what in_progress has replaces all
+//     that came before it, the open item too.
 //   - the Vercel AI SDK's schemas (vercel/ai@ed857f50, packages/openai/src/responses/openai-responses-api.ts).
 //   - Codex (openai/codex@0a7fb0d7, codex-rs/codex-api/src/sse/responses.rs): calls run when their item is done.
 //
@@ -31,6 +33,7 @@ type responsesReader struct {
 	sequence int
 	Items    []readItem
 	open     bool // the last item is
+	lost     bool // the last response does not have it
 	Status   string
 	Code     string // of the error
 	Reason   string // of an incomplete one
@@ -130,8 +133,8 @@ func (r *responsesReader) event(name string, data []byte) error {
 		}
 		return nil
 	}
-	if r.sequence < 3 {
-		return errors.New("an item before response.in_progress")
+	if r.sequence < 3 || r.lost {
+		return errors.New("an item before response.in_progress, or one that the last response does not have")
 	}
 	before := ""
 	if r.open {
@@ -283,17 +286,22 @@ func (r *responsesReader) response(name string, response map[string]any) error {
 	if r.Reason, _ = details["reason"].(string); (status == "incomplete") != (r.Reason != "") {
 		return errors.New("incomplete_details do not match the status")
 	}
-	if !r.ended {
-		return nil
-	}
-	done := r.Items
+	output, done := response["output"].([]any), r.Items
 	if r.open {
-		done = done[:len(done)-1]
-		if it := r.Items[len(r.Items)-1]; status == "completed" || it.Type != "function_call" && it.Type != "custom_tool_call" {
+		last := len(done) - 1
+		it := done[last]
+		done = done[:last]
+		if status == "in_progress" && len(output) > last {
+			raw, _ := json.Marshal(output[last])
+			if text, item, err := readOne(raw, status); err != nil || item.ID != it.ID || text != it.Text || (it.part == "") != (item.parts == 0) {
+				return fmt.Errorf("the open item is %s, not %v: %w", raw, it, err)
+			}
+			output = output[:last]
+		} else if r.lost = true; status == "completed" || it.Type != "function_call" && it.Type != "custom_tool_call" {
 			return fmt.Errorf("%s while an item is open", name)
 		}
 	}
-	return r.output(response["output"].([]any), done)
+	return r.output(output, done)
 }
 
 // output compares the items of a response with those that were done.
@@ -325,6 +333,7 @@ type rawItem struct {
 		Annotations, Logs []any
 	}
 	Action, Operation map[string]any
+	parts             int
 }
 
 func (r *responsesReader) added(it *readItem, data []byte) error {
@@ -381,6 +390,7 @@ func readOne(data []byte, status string) (text string, raw rawItem, err error) {
 	case status != "" && raw.Status != status, raw.Status != "in_progress" && raw.Status != "completed" && raw.Status != "incomplete":
 		return "", raw, fmt.Errorf("an item with the status %q", raw.Status)
 	}
+	raw.parts = len(raw.Summary) + len(raw.Content)
 	for _, p := range append(raw.Summary, raw.Content...) {
 		switch {
 		case p.Refusal != nil:
