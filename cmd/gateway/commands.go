@@ -47,6 +47,10 @@ func commands() []command {
 			of: new(workersSettings), text: workersText,
 		},
 		{
+			name: "events", help: "print what happened: joins, losses, circuits, refusals, operators' changes", run: events,
+			of: new(eventsSettings), text: eventsText,
+		},
+		{
 			name: "index", help: "run an index of KV blocks that several routers share", run: runIndex,
 			of: new(indexSettings), text: indexText,
 		},
@@ -89,6 +93,10 @@ const workersText = "gateway workers list [worst] | cordon ID | drain ID | uncor
 	"booked on it; with --move its streams resume on other workers at once. A lost worker (gone without deregistering) is listed " +
 	"for a day, or until it is forgotten.\n\n" +
 	"  gateway workers list --watch\n  gateway workers drain decode-1 --move"
+
+const eventsText = "gateway events [FLAGS]: print what happened at a gateway and the others of its group, the latest last.\n" +
+	"Each gateway keeps a day of events in memory, at most 4,096, and counts repeats.\n\n" +
+	"  gateway events --since 16:45 --until 16:55\n  gateway events --since 1h --kind worker,circuit --follow"
 
 const attachText = "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or " +
 	"TensorRT-LLM.\nIt waits until the engine is healthy, reads its model, limits and KV event endpoints, registers it in etcd, " +

@@ -158,7 +158,7 @@ func resolveWords(dst any, name string, args []string, p process) (*setting.Reso
 func everySettings() []any {
 	return append([]any{
 		new(serveSettings), new(attachSettings), new(workersSettings), new(indexSettings), new(selectSettings), new(healthSettings),
-		new(askSettings),
+		new(askSettings), new(eventsSettings),
 	}, labSettings...)
 }
 

@@ -96,6 +96,27 @@ func (l local) tls(base string) (*tls.Config, error) {
 	}, nil
 }
 
+// administration is how to reach a gateway's administration.
+type administration struct {
+	AdminURL string `flag:"admin-url" form:"url http https" group:"Administration" help:"URL of the gateway's administration. Empty is this machine: admin-address, or http-host and http-port."`
+	KeyFile  string `flag:"admin-key-file" group:"Administration" help:"File whose first key is sent."`
+	JSON     bool   `flag:"json" default:"false" group:"Administration" help:"On: print the gateway's answer as JSON."`
+	Address  string `flag:"admin-address" group:"Administration"`
+	Local    local  `group:"Gateway on this machine"`
+}
+
+// operator returns the operator of that gateway.
+func (a *administration) operator() (*operator, error) {
+	base := a.AdminURL
+	if base == "" {
+		base = a.Local.url()
+		if host, port, err := net.SplitHostPort(a.Address); err == nil {
+			base = a.Local.reachable(host, port)
+		}
+	}
+	return newOperator(a.Local, base, a.KeyFile)
+}
+
 // operator sends administration requests to a gateway.
 type operator struct {
 	url     string

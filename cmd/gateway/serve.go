@@ -59,6 +59,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
+	log, _ = observe.Journaled(log)
 	if err := readClasses(&cfg.Flow.Queue, r, p); err != nil {
 		return err
 	}

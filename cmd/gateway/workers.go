@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -25,15 +24,11 @@ import (
 )
 
 type workersSettings struct {
-	AdminURL string        `flag:"admin-url" form:"url http https" group:"Administration" help:"URL of the gateway's administration. Empty is this machine: admin-address, or http-host and http-port."`
-	KeyFile  string        `flag:"admin-key-file" group:"Administration" help:"File whose first key is sent."`
-	JSON     bool          `flag:"json" default:"false" group:"Administration" help:"On: print the gateway's answer as JSON."`
-	Watch    bool          `flag:"watch" default:"false" group:"Administration" help:"On: list refreshes once a second until Ctrl-C."`
-	Wait     bool          `flag:"wait" default:"true" group:"Administration" help:"On: drain waits until nothing is booked on the worker."`
-	Move     bool          `flag:"move" default:"false" group:"Administration" help:"On: the worker's streams resume on other workers at once."`
-	Timeout  time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; 0: no limit."`
-	Address  string        `flag:"admin-address" group:"Administration"`
-	Local    local         `group:"Gateway on this machine"`
+	administration
+	Watch   bool          `flag:"watch" default:"false" group:"Administration" help:"On: list refreshes once a second until Ctrl-C."`
+	Wait    bool          `flag:"wait" default:"true" group:"Administration" help:"On: drain waits until nothing is booked on the worker."`
+	Move    bool          `flag:"move" default:"false" group:"Administration" help:"On: the worker's streams resume on other workers at once."`
+	Timeout time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; 0: no limit."`
 }
 
 // workersReport is the displayed part of GET /workers.
@@ -109,14 +104,7 @@ func workers(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return &setting.Error{Err: err}
 	}
-	base := s.AdminURL
-	if base == "" {
-		base = s.Local.url()
-		if host, port, err := net.SplitHostPort(s.Address); err == nil {
-			base = s.Local.reachable(host, port)
-		}
-	}
-	o, err := newOperator(s.Local, base, s.KeyFile)
+	o, err := s.operator()
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func appendOf(found []*Setting, t reflect.Type, index []int, group string) []*Se
 			s.inner = !named
 			s.index, s.Group = at, under
 			found = append(found, s)
-		case field.Type.Kind() == reflect.Struct && field.IsExported():
+		case field.Type.Kind() == reflect.Struct && (field.IsExported() || field.Anonymous):
 			found = appendOf(found, field.Type, at, under)
 		}
 	}

@@ -2,11 +2,13 @@ package console
 
 import (
 	"context"
+	"net/url"
 	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
@@ -30,6 +32,9 @@ type Sources struct {
 	Events func() map[string]string
 	// Peers returns the other gateways of the group.
 	Peers func() []replica.Peer
+	// Journal has the events; Past answers for this gateway, or with group=true for the whole group.
+	Journal *observe.Journal
+	Past    func(path string, q url.Values) (any, *openai.Error)
 	// Settings are the settings in force.
 	Settings []Setting
 	// Keys reports whether viewers sign in.

@@ -66,9 +66,10 @@ func init() {
 		{"fleet", "/", "Fleet", "1", tickEvery, fleetData("fleet")},
 		{"now", "/console/now", "Now", "2", tickEvery, (*Console).nowData},
 		{"requests", "/console/requests", "Requests", "3", 2 * time.Second, (*Console).requestsData},
-		{"cache", "/console/cache", "Cache", "4", 3 * time.Second, (*Console).cacheData},
-		{"queue", "/console/queue", "Queue", "5", tickEvery, fleetData("queue")},
-		{"settings", "/console/settings", "Settings", "6", time.Minute, (*Console).settingsData},
+		{"events", "/console/events", "Events", "4", 2 * time.Second, (*Console).eventsData},
+		{"cache", "/console/cache", "Cache", "5", 3 * time.Second, (*Console).cacheData},
+		{"queue", "/console/queue", "Queue", "6", tickEvery, fleetData("queue")},
+		{"settings", "/console/settings", "Settings", "7", time.Minute, (*Console).settingsData},
 	}
 }
 
@@ -109,6 +110,8 @@ func (c *Console) Page(path, query string) edge.Page {
 	switch name, ok := strings.CutPrefix(path, "/console/requests/"); {
 	case path == "/console/points":
 		return c.points()
+	case path == "/console/marks":
+		return c.marks()
 	case ok:
 		return c.requestPage(name)
 	}
@@ -120,10 +123,7 @@ func (c *Console) tabPage(t *tab, q url.Values) edge.Page {
 	if name := q.Get("id"); t.Name == "requests" && name != "" {
 		return c.requestPage(name)
 	}
-	key := t.Name
-	if q.Has("all") {
-		key += " all"
-	}
+	key := t.Name + "?" + q.Encode()
 	now := time.Now()
 	c.mu.Lock()
 	kept := c.pages[key]
@@ -132,6 +132,9 @@ func (c *Console) tabPage(t *tab, q url.Values) edge.Page {
 		data, revision := t.data(c, q)
 		kept = &rendering{now, c.render("page-"+t.Name, frameData{Tab: t, Title: t.Title, Revision: revision}, data)}
 		c.mu.Lock()
+		if len(c.pages) >= maxViewers {
+			clear(c.pages)
+		}
 		c.pages[key] = kept
 		c.mu.Unlock()
 	}

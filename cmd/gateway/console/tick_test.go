@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -45,7 +46,16 @@ func consoleOf(t testing.TB, n int) (*Console, *pools.Roster) {
 	recorder := NewRecorder(deaf{})
 	flow, err := handoff.New(handoff.Config{Queue: setting.Default[queue.Config]()}, rooms, recorder)
 	require.NoError(t, err)
-	return New(Sources{Fleet: observe.NewFleet(rooms, observer), Flow: flow, Rooms: rooms, Streams: observer.Streams}, recorder), roster
+	_, journal := observe.Journaled(log)
+	past := func(_ string, q url.Values) (any, *openai.Error) {
+		r, param, err := observe.ParseRange(q, time.Now())
+		if err != nil {
+			return nil, openai.BadRequest(param, "%s", err)
+		}
+		return observe.EventsReport{Gateway: "gw", Events: journal.Events(r)}, nil
+	}
+	return New(Sources{Journal: journal, Past: past, Fleet: observe.NewFleet(rooms, observer), Flow: flow, Rooms: rooms,
+		Streams: observer.Streams}, recorder), roster
 }
 
 // A worker that leaves its pool is shown as gone for a minute.

@@ -95,6 +95,7 @@ func (c *Console) advance(now time.Time, sampled bool) {
 	s := c.look(now, true)
 	live := s.live()
 	m := message{Revision: s.revisions(), Flights: s.flights()}
+	m.Revision["events"] = c.src.Journal.Revision()
 	if sampled {
 		m.Points = c.recorder.newest()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/gofiber/fiber/v2"
@@ -30,6 +31,19 @@ type Standing struct {
 
 // workers lists the pools.
 func (s *Server) workers(c *fiber.Ctx) error { return writeJSON(c, http.StatusOK, s.cat.Workers()) }
+
+// past lists what happened.
+func (s *Server) past(c *fiber.Ctx) error {
+	q, err := url.ParseQuery(string(c.Context().URI().QueryString()))
+	if err != nil {
+		return openai.BadRequest("", "the query of the path is not escaped properly")
+	}
+	report, e := s.cat.Past(string(c.Context().Path()), q)
+	if e != nil {
+		return e
+	}
+	return writeJSON(c, http.StatusOK, report)
+}
 
 // cordon takes a worker out of the choice, or back in. It is idempotent. Each call is logged.
 func (s *Server) cordon(c *fiber.Ctx, action string, on bool) error {

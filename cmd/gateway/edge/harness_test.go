@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -145,6 +146,14 @@ func (c *catalog) Cordon(id string, on, _ bool) (Standing, error) {
 		state = "draining"
 	}
 	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7, Kept: replica.Stored}, nil
+}
+
+// Past has no events, and refuses one parameter.
+func (*catalog) Past(path string, q url.Values) (any, *openai.Error) {
+	if q.Has("bad") {
+		return nil, openai.BadRequest("bad", "it is bad")
+	}
+	return map[string]any{"events": []string{}}, nil
 }
 
 // Thresholds has one model, of the thresholds that were set.

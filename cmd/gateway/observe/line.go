@@ -54,11 +54,19 @@ const maxKeptLine = 16 << 10
 // NewLine begins a line, nil if log does not write lines of this level. End must be called.
 func NewLine(log *slog.Logger, level slog.Level, at time.Time, message string) *Line {
 	h := log.Handler()
-	if !h.Enabled(context.Background(), level) {
+	to, _ := h.(*handler)
+	writes := h
+	if to != nil {
+		writes = to.Handler
+	}
+	if t, ok := writes.(*tee); ok {
+		writes = t.Handler
+	}
+	if !writes.Enabled(context.Background(), level) {
 		return nil
 	}
 	l := lines.Get().(*Line)
-	l.to, _ = h.(*handler)
+	l.to = to
 	l.waits = level <= slog.LevelInfo
 	switch {
 	case l.to == nil:

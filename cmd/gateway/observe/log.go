@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
@@ -18,12 +19,14 @@ import (
 // a prompt or an answer.
 type requestLog struct {
 	log     *slog.Logger
+	journal *Journal
 	routing bool
 	blocks  *blockNames // nil unless logged
 }
 
 func newRequestLog(cfg Config, log *slog.Logger) *requestLog {
-	l := &requestLog{log: log, routing: cfg.Routing()}
+	l := &requestLog{routing: cfg.Routing()}
+	l.log, l.journal = Journaled(log)
 	if cfg.Blocks() {
 		l.blocks = newBlockNames()
 	}
@@ -35,6 +38,9 @@ func (l *requestLog) failed(r *handoff.Record, failed *fault.Error, action hando
 	if failed.Class.Blames() || failed.Class == fault.GatewayError {
 		l.log.Warn("leg failed", "request_id", r.Call.ID, "attempt", r.Attempts, "leg", failed.Leg,
 			"worker", failed.Worker, "class", failed.Class.String(), "error", failed.Error(), "action", action.String())
+	}
+	if action == handoff.Resume {
+		l.journal.note(time.Now(), slog.LevelInfo, subject{message: "answers resumed on another worker", worker: failed.Worker})
 	}
 }
 
@@ -56,7 +62,15 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 	if r.Sent.Started && err != nil {
 		level = slog.LevelWarn
 	}
-	line := NewLine(l.log, level, now, "request")
+	if answer, ok := errors.AsType[*openai.Error](err); ok && r.Known && r.Attempts == 0 {
+		severity := slog.LevelInfo
+		if answer.Status >= http.StatusTooManyRequests {
+			severity = slog.LevelWarn
+		}
+		l.journal.note(now, severity,
+			subject{message: "requests refused", reason: r.Outcome, class: r.PolicyClass, model: handoff.Shown(r.Call.Request.Model)})
+	}
+	line := NewLine(l.log, level, now, requestMessage)
 	if line == nil {
 		return
 	}

@@ -63,6 +63,7 @@ type Gateway struct {
 	cfg       GatewayConfig
 	began     time.Time
 	log       *slog.Logger
+	journal   *observe.Journal
 	edge      *edge.Server
 	console   *console.Console
 	routers   *router.Set
@@ -88,6 +89,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	log, journal := observe.Journaled(log)
 	if !cfg.Goroutines {
 		loops := http1.NewLoops()
 		cfg.Edge.Loops, cfg.Upstream.Loops = loops, loops
@@ -101,7 +103,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	cfg.Edge.Certs, cfg.Upstream.Trust, cfg.Workers.Probe.Trust = certificates, workers, workers
-	g := &Gateway{cfg: cfg, began: time.Now(), log: log, certs: certificates}
+	g := &Gateway{cfg: cfg, began: time.Now(), log: log, journal: journal, certs: certificates}
 	g.OnReload(g.certs.Reload)
 	defer func() {
 		if err != nil {
@@ -200,7 +202,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	}
 	g.console = console.New(console.Sources{
 		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates,
-		Peers:    g.member.Peers,
+		Peers: g.member.Peers, Journal: journal, Past: g.Past,
 		Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
 	}, recorder)
 	cfg.Edge.Console, cfg.Edge.Version = g.console, cfg.Build.Version

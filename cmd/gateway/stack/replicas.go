@@ -32,7 +32,8 @@ func (g *Gateway) share(link *Group, breakers *fault.Breakers, reg prometheus.Re
 			}
 		},
 		Heads: g.Flow.Heads, ApplyHeads: g.Flow.UpdatePeerHeads, SetReplicaCount: g.Flow.SetReplicaCount,
-		Addr: func() string { return scheme + reached(g.listener.Addr(), link.IP()) },
+		Addr:   func() string { return scheme + reached(g.listener.Addr(), link.IP()) },
+		Answer: g.answer,
 	})
 	g.member.Export(reg)
 	s := metrics.In(reg).Snapshot()

@@ -17,6 +17,7 @@ export class Charts {
   constructor() {
     this.drawn = [];
     this.rows = {};
+    this.marks = [];
     const again = () => this.find();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
     addEventListener("tandem-theme", again);
@@ -35,6 +36,33 @@ export class Charts {
       place.replaceChildren();
       for (const kind of kinds) this.draw(place, place.dataset.charts, kind);
     }
+    this.marked = undefined;
+    await this.mark("");
+  }
+
+  // mark fetches the events if they have changed: each is a line on every chart, and says what it is under the pointer.
+  async mark(revision) {
+    if (!this.drawn.length || this.marked === revision) return;
+    this.marked = revision;
+    const answer = await fetch("/console/marks");
+    if (!answer.ok) return;
+    this.marks = await answer.json();
+    for (const d of this.drawn) d.plot.redraw(false);
+  }
+
+  lines({ ctx, bbox, valToPos }, colour) {
+    ctx.save();
+    ctx.setLineDash([3, 3]);
+    for (const { at, bad } of this.marks) {
+      const x = valToPos(at, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.strokeStyle = colour(bad ? "--bad" : "--soft");
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
   }
 
   draw(place, model, kind) {
@@ -61,6 +89,10 @@ export class Charts {
       width: box.clientWidth, height: 150, legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => kind.range ?? [0, Math.max(high * 1.15, kind.text === seconds ? 1e-3 : 1)] } },
       axes: [{ ...axis, space: 70, size: 30, incrs: [60, 120, 300, 600], values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toISOString().slice(11, 16)) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(kind.text) }],
+      hooks: {
+        drawClear: [(u) => this.lines(u, colour)],
+        setCursor: [(u) => { box.title = this.marks.filter((m) => Math.abs(u.valToPos(m.at, "x") - u.cursor.left) < 6).map((m) => m.text).join("\n"); }],
+      },
       series: [{}, ...kind.series.map(([name, , hue, dashed]) => ({ label: name, stroke: colour(hue), width: 2, dash: dashed ? [6, 4] : undefined, points: { show: false }, spanGaps: true }))],
     }, this.data(model, kind), box);
     this.drawn.push({ plot, box, model, kind });

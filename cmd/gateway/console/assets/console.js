@@ -30,7 +30,7 @@ function find() {
 
 // refresh fetches the page again, because it is made of other things than before.
 async function refresh() {
-  const wait = { requests: 2000, cache: 3000 }[tab] ?? 0;
+  const wait = { requests: 2000, events: 2000, cache: 3000 }[tab] ?? 0;
   if (Date.now() - fetched < wait || document.hidden) return;
   fetched = Date.now();
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
@@ -39,12 +39,11 @@ async function refresh() {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const held = document.activeElement;
   const at = held && main.contains(held) ? held.getAttribute("href") || held.id : "";
-  const typed = document.getElementById("id")?.value;
+  const typed = [...main.querySelectorAll("input[id], select[id]")].map((e) => [e.id, e.value]);
   const scrolled = [...main.querySelectorAll(".scroll")].map((e) => e.scrollLeft);
   main.replaceChildren(...page.getElementById("main").childNodes);
   [...main.querySelectorAll(".scroll")].forEach((e, i) => { e.scrollLeft = scrolled[i] ?? 0; });
-  const box = document.getElementById("id");
-  if (box && typed) box.value = typed;
+  for (const [id, value] of typed) if (document.getElementById(id)) document.getElementById(id).value = value;
   if (at) [...main.querySelectorAll("a, [id]")].find((e) => e.getAttribute("href") === at || e.id === at)?.focus({ preventScroll: true });
   revision = page.body.dataset.revision;
   find();
@@ -66,6 +65,7 @@ function open() {
     for (const [name, text] of Object.entries(event.live ?? {})) for (const put of places.get(name) ?? []) put(text);
     flights.show(event.flights ?? []);
     charts.add(event.points);
+    charts.mark(event.revision.events);
     const now = event.revision[tab];
     if (now === undefined || single) return;
     if (now !== revision) await refresh();
@@ -77,15 +77,23 @@ function close() {
   stream = undefined;
 }
 
-document.addEventListener("visibilitychange", () => {
+const hold = document.getElementById("pause"); // a paused page stays as it is
+hold.addEventListener("click", () => {
+  hold.setAttribute("aria-pressed", hold.getAttribute("aria-pressed") !== "true");
+  go();
+});
+
+function go() {
   close();
-  if (document.hidden) {
-    show("still", "as of");
+  if (document.hidden || hold.getAttribute("aria-pressed") === "true") {
+    show("still", document.hidden ? "as of" : "paused at");
     return;
   }
   open();
   charts.find(); // with the points that came meanwhile
-});
+}
+
+document.addEventListener("visibilitychange", go);
 addEventListener("beforeunload", close);
 if (!document.hidden) open();
 find();

@@ -3,13 +3,14 @@ export function keys() {
   const list = document.getElementById("keys");
   const theme = document.getElementById("theme");
   const help = document.getElementById("help");
-  theme.hidden = help.hidden = false;
+  const hold = document.getElementById("pause");
+  theme.hidden = help.hidden = hold.hidden = false;
   theme.addEventListener("click", turn);
   help.addEventListener("click", () => list.showModal());
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, dialog[open]")) return;
     const page = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`);
-    const act = { "/": find, t: turn, "?": () => list.showModal(), j: () => step(1), k: () => step(-1) }[event.key] ?? (page && (() => page.click()));
+    const act = { "/": find, t: turn, p: () => hold.click(), "?": () => list.showModal(), j: () => step(1), k: () => step(-1) }[event.key] ?? (page && (() => page.click()));
     if (!act) return;
     event.preventDefault();
     act();

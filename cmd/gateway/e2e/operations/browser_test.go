@@ -256,6 +256,20 @@ func lookAtKilledWorker(t *testing.T, b *browser) {
 	b.until("the figures are there",
 		`"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
 	shot(b, "console-fleet.png", 1280, 880, everywhere(".wide"))
+	b.see("/console/now")
+	b.until("the pointer finds the loss on a chart", `[...document.querySelectorAll(".charts .u-over")].some((over) => {
+		const { left, top, width } = over.getBoundingClientRect();
+		for (let x = 0; x < width; x += 3) {
+			over.dispatchEvent(new MouseEvent("mousemove", { clientX: left + x, clientY: top + 20, bubbles: true }));
+			if (over.closest("[role=img]").title.includes("decode-2")) return true;
+		}
+		return false;
+	})`)
+	b.do(chromedp.Click("#pause"))
+	b.until("the page is paused", `document.getElementById("link-text").textContent === "paused at"`)
+	b.do(chromedp.Click("#pause"))
+	b.live()
+	b.clean("the marks")
 	require.NoError(t, stop(), "every request is answered")
 }
 

@@ -19,6 +19,7 @@ var paths = []struct{ path, words string }{
 	{"/", "Prefill pool|Decode pool|prefill-1|decode-3|Queue"},
 	{"/console/now", "TTFT p50|ITL p99|Throughput|Last 15 minutes"},
 	{"/console/requests", "Latest|Slowest|prefill-|→ decode-"},
+	{"/console/events", "worker joined|All gateways|decode-3"},
 	{"/console/cache", "Family|predicted cached|prefill-1"},
 	{"/console/queue", "Retry-After now|By class|Waits longest"},
 	{"/console/settings", "http-port|flag|default"},
@@ -159,7 +160,7 @@ func TestNoPromptOnAnyPage(t *testing.T) {
 	})
 	assert.Equal(t, 3, events, "events came, want 3")
 	assert.NoError(t, stop())
-	pages := []string{"/console/points", "/console/requests?all=1"}
+	pages := []string{"/console/points", "/console/marks", "/events", "/console/requests?all=1"}
 	for _, p := range paths {
 		pages = append(pages, p.path)
 	}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+)
+
+// The events of all gateways of a group come from one of them, also after another was killed, and its end is one.
+func TestEventsOfAGroup(t *testing.T) {
+	t.Parallel()
+	r := newReplicas(t, 1, 1)
+	a, b, c := r.join(0), r.join(0), r.join(0)
+	know(2, a, b, c)
+	look := func(args string) (report observe.EventsReport, stderr string) {
+		t.Helper()
+		status, stdout, stderr := inside(t, nil, append([]string{"events", "--admin-url", a.url}, strings.Fields(args)...)...)
+		require.Equal(t, exitOK, status, stderr)
+		if strings.Contains(args, "--json") {
+			require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+		}
+		return report, stdout + stderr
+	}
+	report, _ := look("--json --kind worker")
+	require.Len(t, report.Others, 2)
+	joined := map[string]int{}
+	for _, e := range report.Events {
+		if e.Message == "worker joined" {
+			joined[e.Gateway] += e.Count
+		}
+	}
+	assert.Equal(t, map[string]int{report.Gateway: 2, report.Others[0].Gateway: 2, report.Others[1].Gateway: 2}, joined)
+	_, text := look("--kind group,worker")
+	for _, part := range []string{report.Gateway + " answered at ", "INFO  worker   worker joined", " gateway joined the group replica="} {
+		assert.Contains(t, text, part)
+	}
+	c.kill()
+	a.eventually("c's death is an event, and c is named as silent or gone", func() bool {
+		report, text = look("--since 30m --json --kind group")
+		return strings.Contains(text, "gateway died") && len(report.Others) == 1
+	})
+	lines(t, nil, "events", []line{
+		{"--admin-url " + a.url + " --since 1h --until 59m --kind kv", exitOK, "events: 0"},
+		{"--admin-url " + a.url + " --since yesterday", exitUsage, "since: \"yesterday\" is no duration such as 10m"},
+		{"--admin-url " + a.url + " --kind cat", exitFailed, `"cat" is none of worker, circuit`},
+		{"--admin-url http://127.0.0.1:1", exitFailed, "cannot reach the gateway"},
+	})
+}
