@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func (sc *parsing) read(f *fields) {
 		called = tools[:min(1, len(tools))]
 	}
 	for _, t := range called {
-		sc.calls = append(sc.calls, use{t.Function.Name, sample(t.Function.Parameters, sc.said)})
+		sc.calls = append(sc.calls, use{t.Function.Name, sample(t.Function.Parameters, sc.said, true)})
 	}
 	var kwargs map[string]json.RawMessage
 	f.decode("chat_template_kwargs", &kwargs, "an object")
@@ -77,7 +78,8 @@ func (sc *parsing) read(f *fields) {
 	sc.offers = len(tools) > 0 && choice != `"none"`
 }
 
-// lastWords is the user's text since the assistant's last message, and whether a function's result is there too.
+// lastWords is the user's text since the assistant's last message, and whether a function's result is there too. What an
+// agent has added in tags is no text of the user.
 func lastWords(raw json.RawMessage) (said string, answered bool) {
 	var messages []struct {
 		Role    string          `json:"role"`
@@ -94,10 +96,31 @@ func lastWords(raw json.RawMessage) (said string, answered bool) {
 			answered = true
 		case "user":
 			text, _ := messageText(m.Content)
-			said = text + "\n" + said
+			said = withoutAsides(text) + "\n" + said
 		}
 	}
 	return said, answered
+}
+
+// aside is the tag before what an agent adds: its name is of several words, as Claude Code's system-reminder is and
+// Codex's environment_context.
+var aside = regexp.MustCompile(`<([a-z]+[_-][a-z_-]+)[^<>]*>`)
+
+func withoutAsides(text string) string {
+	for at := 0; ; {
+		tag := aside.FindStringSubmatchIndex(text[at:])
+		if tag == nil {
+			return text
+		}
+		inside := text[at+tag[1]:]
+		_, after, closed := strings.Cut(inside, "</"+text[at+tag[2]:at+tag[3]]+">")
+		if !closed {
+			at += tag[1]
+			continue
+		}
+		at += tag[0]
+		text = text[:at] + after
+	}
 }
 
 // mentions reports whether a text has a function's name in it, or a word of the name that has four letters or more.
@@ -138,7 +161,7 @@ func (sc *parsing) readForm(f *fields) {
 		return values[i]
 	}
 	if format.Type == "json_object" || format.Type == "json_schema" || format.Type == "json" {
-		sc.form = sample(first(format.Wrapped.Schema, format.Schema), sc.said)
+		sc.form = sample(first(format.Wrapped.Schema, format.Schema), sc.said, false)
 		return
 	}
 	var choices []string
@@ -149,7 +172,7 @@ func (sc *parsing) readForm(f *fields) {
 	case len(choices) > 0:
 		sc.form = choices[0]
 	case schema != nil:
-		sc.form = sample(schema, sc.said)
+		sc.form = sample(schema, sc.said, false)
 	case pattern != nil:
 		if re, err := syntax.Parse(string(pattern), syntax.Perl); err == nil {
 			sc.form = matching(re, 0)

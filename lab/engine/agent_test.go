@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -100,6 +101,25 @@ func TestAgents(t *testing.T) {
 				}
 				assert.Equal(t, m, all, "%s, %s, streamed", engine, name)
 			}
+		}
+	})
+}
+
+// What Codex and Claude Code add to the user's words in tags mentions no tool, and its quotes are no arguments.
+func TestAgentsAddAsides(t *testing.T) {
+	said, _ := lastWords([]byte(`[{"role":"user","content":"<environment_context>\n<cwd type=\"disabled\">a search</cwd></environment_context>"},` +
+		`{"role":"user","content":[{"type":"text","text":"<system-reminder>\nthe weather</system-reminder>\n"},{"type":"text","text":"is <b>bold</b> <not-closed>"}]}]`))
+	assert.Equal(t, "is <b>bold</b> <not-closed>", strings.TrimSpace(said))
+}
+
+// An answer has words after its thought, whatever the prompt.
+func TestAnswersAreMoreThanThoughts(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bench) {
+		b.engine(Config{ID: "e", Engine: "vllm"})
+		for i := range 300 {
+			_, w := b.ask("e", chats, chat(30, "ignore_eos", false, "chat_template_kwargs", map[string]any{"enable_thinking": true},
+				"messages", []any{map[string]any{"role": "user", "content": strconv.Itoa(i)}}))
+			require.NotEmpty(t, w.Choices[0].Message.Content, i)
 		}
 	})
 }

@@ -157,6 +157,9 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	echo := f.flag("echo") && c.endpoint == openai.Completions && (s.cfg.Engine == "sglang" || !c.tokenIDs)
 	mute := s.promptOnly(c, f)
 	template.Script, template.ScriptFrom = s.script(c)
+	if c.parsed.thinks { // an answer is more than its thought
+		template.MinTokens = max(template.MinTokens, thoughtTokens+1-c.parsed.before)
+	}
 	template.Sentences = s.cfg.Sentences && c.endpoint == openai.Chat
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {

@@ -37,15 +37,17 @@ type sampler struct {
 	root   any
 	said   string   // the user's text: values of an enum that are in it are preferred
 	quoted []string // quoted parts of it, which strings get in order
+	call   bool     // arguments of a call: what is optional is only there if the user's words choose it
 	lean   bool     // without what is optional
 	nth    int      // which item of an array it is in
 	left   int      // values
 }
 
-// sample returns a value that is valid under the schema, in which texts are taken from what the user said in quotes.
+// sample returns a value that is valid under the schema, in which texts are taken from what the user said in quotes. The
+// arguments of a call leave out most of what is optional, as models do.
 // What it does not implement (not, if, contains, dependencies) may remain unmet.
-func sample(schema json.RawMessage, said string) string {
-	s := sampler{said: strings.ToLower(said)}
+func sample(schema json.RawMessage, said string, call bool) string {
+	s := sampler{said: strings.ToLower(said), call: call}
 	if json.Unmarshal(schema, &s.root) != nil {
 		s.root = true
 	}
@@ -75,11 +77,7 @@ func (s *sampler) value(schema any, name string, depth int) any {
 		return v
 	}
 	if all, _ := m["enum"].([]any); len(all) > 0 {
-		i := slices.IndexFunc(all, func(v any) bool {
-			t, ok := v.(string)
-			return ok && t != "" && strings.Contains(s.said, strings.ToLower(t))
-		})
-		return all[(max(i, 0)+s.nth)%len(all)]
+		return all[(max(s.chosen(all), 0)+s.nth)%len(all)]
 	}
 	switch kindOf(m, depth) {
 	case "object":
@@ -96,6 +94,21 @@ func (s *sampler) value(schema any, name string, depth int) any {
 		return nil
 	}
 	return s.text(m, name)
+}
+
+// chosen is the first of the values that is in the user's text, -1 for none.
+func (s *sampler) chosen(all []any) int {
+	return slices.IndexFunc(all, func(v any) bool {
+		t, ok := v.(string)
+		return ok && t != "" && strings.Contains(s.said, strings.ToLower(t))
+	})
+}
+
+// wanted reports whether a member that is optional is there, beside those that are required.
+func (s *sampler) wanted(schema any, required int) bool {
+	one, _ := schema.(map[string]any)
+	values, _ := one["enum"].([]any)
+	return schema != false && (!s.call || required == 0 || s.chosen(values) >= 0)
 }
 
 // merge adds to m what a schema demands, with its references and its parts; of alternatives the first that is not null,
@@ -181,7 +194,7 @@ func (s *sampler) object(m map[string]any, depth int) any {
 	required, _ := m["required"].([]any)
 	more := m["additionalProperties"]
 	for _, name := range slices.Sorted(maps.Keys(props)) {
-		if slices.Contains(required, any(name)) || !s.lean && depth < deepest/2 && m["maxProperties"] == nil && props[name] != false {
+		if slices.Contains(required, any(name)) || !s.lean && depth < deepest/2 && m["maxProperties"] == nil && s.wanted(props[name], len(required)) {
 			out[name] = s.value(props[name], name, depth+1)
 		}
 	}

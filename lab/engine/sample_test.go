@@ -60,9 +60,9 @@ func TestSamplesAreValid(t *testing.T) {
 		`{"$defs":{"t":{"type":"object","properties":{"kids":{"type":"array","items":{"$ref":"#/$defs/t"}}},"required":["kids"]}},"$ref":"#/$defs/t"}`,
 		`{"type":"object","properties":{"a":{"type":"array","items":{"type":"object","properties":{"b":{"type":"array","items":{"type":"string"},"minItems":2}}},"minItems":30}}}`,
 	} {
-		text := sample(json.RawMessage(schema), "")
+		text := sample(json.RawMessage(schema), "", false)
 		valid(t, schema, text)
-		assert.Equal(t, text, sample(json.RawMessage(schema), ""))
+		assert.Equal(t, text, sample(json.RawMessage(schema), "", false))
 		assert.LessOrEqual(t, len(text), mostBytes, schema)
 	}
 }
@@ -70,7 +70,15 @@ func TestSamplesAreValid(t *testing.T) {
 // A user can choose: what is in quotes becomes a text, and a word the member of an enum.
 func TestSamplesOfTheUsersWords(t *testing.T) {
 	const schema = `{"properties":{"path":{"type":"string"},"unit":{"enum":["C","Fahrenheit"]},"with":{"type":"string"}}}`
-	assert.Equal(t, `{"path":"a.go","unit":"Fahrenheit","with":"x y"}`, sample(json.RawMessage(schema), `read "a.go" in fahrenheit, “x y”`))
+	assert.Equal(t, `{"path":"a.go","unit":"Fahrenheit","with":"x y"}`, sample(json.RawMessage(schema), `read "a.go" in fahrenheit, “x y”`, false))
+}
+
+// A call has what its schema requires, and of the rest what the user's words choose.
+func TestCallsLeaveOutWhatIsOptional(t *testing.T) {
+	const schema = `{"properties":{"command":{"type":"string"},"mode":{"enum":["slow","fast"]},"sandbox":{"enum":["on","off"]},` +
+		`"timeout":{"type":"integer"},"in_background":{"type":"boolean"}},"required":["command"]}`
+	assert.JSONEq(t, `{"command":"ls","mode":"fast"}`, sample(json.RawMessage(schema), `run "ls" fast`, true))
+	assert.JSONEq(t, `{"city":"Rome"}`, sample(json.RawMessage(`{"properties":{"city":{"type":"string"}}}`), `"Rome"`, true))
 }
 
 // No schema takes long, or makes a value without an end.
@@ -81,7 +89,7 @@ func FuzzSample(f *testing.F) {
 	f.Add(`{"pattern":"((a{1000})*)+","minLength":100000}`, "")
 	f.Add(`{"type":"integer","multipleOf":1e-300,"maximum":-1e300}`, "")
 	f.Fuzz(func(t *testing.T, schema, said string) {
-		text := sample(json.RawMessage(schema), said)
+		text := sample(json.RawMessage(schema), said, len(schema)%2 == 0)
 		assert.True(t, json.Valid([]byte(text)), text)
 		assert.Less(t, len(text), 1<<20)
 	})
