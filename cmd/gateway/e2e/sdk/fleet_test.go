@@ -1,16 +1,20 @@
-// Package sdk has real client libraries talk to `gateway dev`, for every engine that it imitates. It is a module of its
-// own, which keeps them out of the product.
+// Package sdk has real client libraries and programs talk to `gateway dev`, for every engine that it imitates. It is a
+// module of its own, which keeps them out of the product.
 package sdk
 
 import (
 	"bufio"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,33 +29,40 @@ const full = "full"
 
 var engines = []string{"sim", "vllm", "sglang", "trtllm"}
 
-// addresses are the gateways by their engine. TestMain starts them, once for all tests and older releases.
-var addresses = map[string]string{}
+// addresses are the gateways by their engine, and by vectors of it those whose workers serve embeddings. TestMain starts
+// them, once for all tests and older releases.
+var (
+	addresses = map[string]string{}
+	guard     sync.Mutex // of addresses and running while they start
+)
+
+// vectors names an engine's fleet that serves embeddings.
+func vectors(engine string) string { return engine + "-vectors" }
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(func() int {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 		defer cancel()
+		defer stop()
 		if err := start(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer stop()
 		return m.Run()
 	}())
 }
 
-// fleetsVariable has addresses as ENGINE=URL, with a comma between them, for a run inside a run.
+// fleetsVariable has addresses as NAME=URL, with a comma between them, for a run inside a run.
 const fleetsVariable = "TANDEM_SDK_FLEETS"
 
 var running []*exec.Cmd
 
 func start(ctx context.Context) error {
 	if given := os.Getenv(fleetsVariable); given != "" {
-		for _, pair := range strings.Split(given, ",") {
-			engine, address, _ := strings.Cut(pair, "=")
-			addresses[engine] = address
+		for pair := range strings.SplitSeq(given, ",") {
+			name, address, _ := strings.Cut(pair, "=")
+			addresses[name] = address
 		}
 		return nil
 	}
@@ -66,42 +77,88 @@ func start(ctx context.Context) error {
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("go build: %w", err)
 	}
+	fleets := map[string][]string{full: {"dev", "--in-process", "--engine", "vllm", "--prefill", "1", "--queue-limit", "0", "--router-queue-threshold", "0"}}
 	for _, engine := range engines {
-		address, err := fleet(ctx, binary, "--engine", engine, "--sse-heartbeat", "100ms", "--model-alias", "claude-tandem="+model)
-		if err != nil {
-			stop()
-			return err
-		}
-		addresses[engine] = address
+		fleets[engine] = []string{"dev", "--in-process", "--engine", engine, "--prefill", "1", "--sse-heartbeat", "100ms",
+			"--model-alias", "claude-tandem=" + model}
+		fleets[vectors(engine)] = []string{"worker", "--engine", engine, "--worker-kv-events", "none"}
 	}
-	addresses[full], err = fleet(ctx, binary, "--engine", "vllm", "--queue-limit", "0", "--router-queue-threshold", "0")
-	if err != nil {
-		stop()
+	failures := make(chan error, len(fleets))
+	for name, flags := range fleets {
+		go func() { failures <- fleet(ctx, binary, name, flags) }()
+	}
+	for range fleets {
+		err = errors.Join(err, <-failures)
 	}
 	return err
 }
 
-// fleet starts a fleet on this machine and returns the gateway's address once it is ready.
-func fleet(ctx context.Context, binary string, flags ...string) (string, error) {
-	c := exec.CommandContext(ctx, binary, append([]string{"dev", "--in-process", "--http-port", "0", "--prefill", "1", "--decode", "2",
-		"--log-level", "error"}, flags...)...)
+// fleet starts a fleet on this machine and waits until its gateway is ready. For vectors it is a gateway with one worker
+// that serves alone.
+func fleet(ctx context.Context, binary, name string, flags []string) error {
+	if strings.HasSuffix(name, vectors("")) {
+		worker, err := launch(ctx, `"address":"`, binary, flags...)
+		if err != nil {
+			return err
+		}
+		flags = []string{"serve", "--worker-url", worker + ",model=" + model + "," + strings.TrimLeft(strings.Join(flags[1:3], "="), "-")}
+	}
+	address, err := launch(ctx, "ready ", binary, append(flags, "--http-port", "0", "--log-level", "error")...)
+	if err == nil && flags[0] == "serve" {
+		err = joined(ctx, address)
+	}
+	guard.Lock()
+	defer guard.Unlock()
+	addresses[name] = address
+	return err
+}
+
+// joined waits until a fleet serves embeddings.
+func joined(ctx context.Context, address string) error {
+	for again := time.NewTicker(50 * time.Millisecond); ; {
+		res, err := http.Post(address+"/v1/embeddings", "application/json", strings.NewReader(`{"model":"`+model+`","input":"x"}`))
+		if err != nil {
+			return err
+		}
+		res.Body.Close()
+		if res.StatusCode == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no worker for embeddings: status %d", res.StatusCode)
+		case <-again.C:
+		}
+	}
+}
+
+// launch starts a process that stop ends, and returns the address behind a word that it prints.
+func launch(ctx context.Context, word, binary string, args ...string) (string, error) {
+	c := exec.CommandContext(ctx, binary, args...)
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = 20 * time.Second
-	c.Stderr = os.Stderr
-	out, err := c.StdoutPipe()
+	out, in, err := os.Pipe()
 	if err != nil {
 		return "", err
 	}
+	defer in.Close()
+	c.Stdout, c.Stderr = in, in
 	if err := c.Start(); err != nil {
 		return "", err
 	}
+	guard.Lock()
 	running = append(running, c)
+	guard.Unlock()
+	var printed strings.Builder
 	for s := bufio.NewScanner(out); s.Scan(); {
-		if address, ok := strings.CutPrefix(s.Text(), "ready "); ok {
+		if _, address, ok := strings.Cut(s.Text(), word); ok {
+			go io.Copy(os.Stderr, out) // ends with the process
+			address, _, _ = strings.Cut(address, `"`)
 			return address, nil
 		}
+		printed.WriteString(s.Text() + "\n")
 	}
-	return "", fmt.Errorf("gateway dev %v ended before it was ready", flags)
+	return "", fmt.Errorf("gateway %v ended before it was ready: %s", args, printed.String())
 }
 
 func stop() {
@@ -113,10 +170,12 @@ func stop() {
 	}
 }
 
-// each runs a test against every engine's gateway.
+// each runs a test against every engine's gateway, all at the same time.
 func each(t *testing.T, test func(t *testing.T, engine, address string)) {
+	t.Parallel()
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
 			require.NotEmpty(t, addresses[engine])
 			test(t, engine, addresses[engine])
 		})

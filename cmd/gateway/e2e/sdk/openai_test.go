@@ -77,6 +77,23 @@ func TestOpenAI(t *testing.T) {
 	})
 }
 
+// A pool for embeddings gives vectors, as many and as long as is asked for.
+func TestOpenAIEmbeddings(t *testing.T) {
+	each(t, func(t *testing.T, engine, _ string) {
+		c := openAI(addresses[vectors(engine)])
+		p := openai.EmbeddingNewParams{Model: model, Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"one", "two"}}}
+		whole, err := c.Embeddings.New(t.Context(), p)
+		require.NoError(t, err)
+		require.Len(t, whole.Data, 2)
+		assert.Positive(t, whole.Usage.PromptTokens)
+		assert.NotEqual(t, whole.Data[0].Embedding, whole.Data[1].Embedding)
+		p.Dimensions = openai.Int(8)
+		short, err := c.Embeddings.New(t.Context(), p)
+		require.NoError(t, err)
+		assert.Len(t, short.Data[1].Embedding, 8)
+	})
+}
+
 // A tool is called, its result goes back, and the answer to it comes; an answer has the form that is asked for.
 func TestOpenAITools(t *testing.T) {
 	schema := map[string]any{"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}, "required": []string{"city"}}

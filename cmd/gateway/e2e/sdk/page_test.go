@@ -1,11 +1,15 @@
 package sdk
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,35 +25,27 @@ func snippets(t *testing.T, language, address string) []string {
 	return all
 }
 
-// The page's commands and the Go of it work.
+// The page's commands work, and its Go is the code of answerOf.
 func TestPage(t *testing.T) {
-	dir := t.TempDir()
+	t.Parallel()
 	for _, s := range snippets(t, "sh", addresses["vllm"]) {
-		require.Contains(t, execute(t, dir, "bash", "-c", s), `"finish_reason"`)
+		require.Contains(t, output(t, exec.CommandContext(t.Context(), "bash", "-c", s), "."), `"finish_reason"`)
 	}
-	require.NoError(t, os.Symlink(absolute(t, "go.mod"), dir+"/go.mod"))
-	require.NoError(t, os.Symlink(absolute(t, "go.sum"), dir+"/go.sum"))
-	for _, s := range snippets(t, "go", addresses["vllm"]) {
-		program := `package main
-
-import (
-	"context"
-	"fmt"
-
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
-)
-
-func main() {
-	ctx := context.Background()
-` + s + `
-	if err != nil {
-		panic(err)
+	source, err := os.ReadFile("page_test.go")
+	require.NoError(t, err)
+	for _, s := range snippets(t, "go", `"+address+"`) {
+		require.Contains(t, strings.ReplaceAll(string(source), "\n\t", "\n"), strings.ReplaceAll(s, `""+`, ""))
 	}
-	fmt.Print(answer.Choices[0].Message.Content)
+	answer, err := answerOf(t.Context(), addresses["vllm"])
+	require.NoError(t, err)
+	require.NotEmpty(t, answer.Choices[0].Message.Content)
 }
-`
-		require.NoError(t, os.WriteFile(dir+"/main.go", []byte(program), 0o600))
-		require.NotEmpty(t, execute(t, dir, "go", "run", "-mod=mod", "."))
-	}
+
+func answerOf(ctx context.Context, address string) (*openai.ChatCompletion, error) {
+	client := openai.NewClient(option.WithBaseURL(address+"/v1"), option.WithAPIKey("any"))
+	answer, err := client.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{
+		Model:    "tandem-sim",
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("Hello")},
+	})
+	return answer, err
 }

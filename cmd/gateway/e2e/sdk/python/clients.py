@@ -1,15 +1,22 @@
-"""Python's client libraries talk to the gateway at the address in argv[1]. Each check prints a line; the status is 1 if one failed."""
+"""Python's client libraries talk to gateways, all engines at the same time. Arguments are ENGINE=ADDRESS=ADDRESS, the second one a
+pool's that serves embeddings, and programs to run. Each check prints a line; the status is 1 if one failed."""
 
 import asyncio
+import concurrent.futures
+import contextlib
+import io
 import json
 import os
+import runpy
 import sys
 import traceback
 
-address = sys.argv[1]
 model = "tandem-sim"
-os.environ.update(OPENAI_BASE_URL=address + "/v1", OPENAI_API_KEY="any", ANTHROPIC_BASE_URL=address, ANTHROPIC_API_KEY="any",
-                  OPENAI_AGENTS_DISABLE_TRACING="1", LITELLM_LOCAL_MODEL_COST_MAP="True")
+os.environ.update(OPENAI_AGENTS_DISABLE_TRACING="1", LITELLM_LOCAL_MODEL_COST_MAP="True")
+import agents, anthropic, langchain_openai, litellm, openai, requests  # noqa: E401,E402  before threads
+
+litellm.suppress_debug_info = True
+
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 hello = [{"role": "user", "content": "Hello there"}]
@@ -17,9 +24,8 @@ tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA
 choice = {"type": "function", "function": {"name": "weather"}}
 
 
-def openai_chat():
-    import openai
-    c = openai.OpenAI(max_retries=0)
+def openai_chat(address):
+    c = openai.OpenAI(base_url=address + "/v1", api_key="any", max_retries=0)
     whole = c.chat.completions.create(model=model, messages=hello, max_tokens=60, temperature=0)
     text, usage = "", None
     for chunk in c.chat.completions.create(model=model, messages=hello, max_tokens=60, temperature=0, stream=True,
@@ -41,9 +47,8 @@ def openai_chat():
     stream.close()
 
 
-def openai_tools():
-    import openai
-    c = openai.OpenAI(max_retries=0)
+def openai_tools(address):
+    c = openai.OpenAI(base_url=address + "/v1", api_key="any", max_retries=0)
     m = c.chat.completions.create(model=model, messages=hello, max_tokens=400, tools=[tool], tool_choice=choice).choices[0].message
     assert "city" in json.loads(m.tool_calls[0].function.arguments), m
     end = c.chat.completions.create(model=model, max_tokens=12, tools=[tool], tool_choice="none", messages=hello + [
@@ -54,9 +59,8 @@ def openai_tools():
     assert "city" in json.loads(form.choices[0].message.content), form
 
 
-def openai_responses():
-    import openai
-    c = openai.OpenAI(max_retries=0)
+def openai_responses(address):
+    c = openai.OpenAI(base_url=address + "/v1", api_key="any", max_retries=0)
     whole = c.responses.create(model=model, input="Hello there", max_output_tokens=400, store=False)
     assert whole.output_text and whole.usage.output_tokens
     with c.responses.stream(model=model, input="Hello there", max_output_tokens=400, store=False) as s:
@@ -65,9 +69,8 @@ def openai_responses():
         assert s.get_final_response().output_text
 
 
-def anthropic_messages():
-    import anthropic
-    c = anthropic.Anthropic(max_retries=0)
+def anthropic_messages(address):
+    c = anthropic.Anthropic(base_url=address, api_key="any", max_retries=0)
     whole = c.messages.create(model=model, messages=hello, max_tokens=12)
     with c.messages.stream(model=model, messages=hello, max_tokens=12) as s:
         text = "".join(s.text_stream)
@@ -83,9 +86,8 @@ def anthropic_messages():
             assert e.body["type"] == "error" and e.request_id, e.body
 
 
-def anthropic_tools():
-    import anthropic
-    c = anthropic.Anthropic(max_retries=0)
+def anthropic_tools(address):
+    c = anthropic.Anthropic(base_url=address, api_key="any", max_retries=0)
     tools = [{"name": "weather", "input_schema": SCHEMA}]
     m = c.messages.create(model=model, messages=hello, max_tokens=400, tools=tools, tool_choice={"type": "tool", "name": "weather"})
     call = next(b for b in m.content if b.type == "tool_use")
@@ -96,36 +98,33 @@ def anthropic_tools():
     assert end.content[0].type == "text"
 
 
-def agents_sdk():
-    from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool
-    from openai import AsyncOpenAI
-
-    @function_tool
+def agents_sdk(address):
+    @agents.function_tool
     def weather(city: str) -> str:
         return "sunny"
 
     async def run():
-        agent = Agent(name="a", instructions="Be brief.", tools=[weather], tool_use_behavior="stop_on_first_tool",
-                      model=OpenAIChatCompletionsModel(model=model, openai_client=AsyncOpenAI()),
-                      model_settings=ModelSettings(tool_choice="weather", max_tokens=400))
-        return await Runner.run(agent, "Hello", max_turns=3)
+        client = openai.AsyncOpenAI(base_url=address + "/v1", api_key="any")
+        agent = agents.Agent(name="a", instructions="Be brief.", tools=[weather], tool_use_behavior="stop_on_first_tool",
+                             model=agents.OpenAIChatCompletionsModel(model=model, openai_client=client),
+                             model_settings=agents.ModelSettings(tool_choice="weather", max_tokens=400))
+        return await agents.Runner.run(agent, "Hello", max_turns=3)
     assert asyncio.run(run()).final_output == "sunny"
 
 
-def langchain():
-    from langchain_openai import ChatOpenAI
-    c = ChatOpenAI(model=model, max_tokens=20, temperature=0, max_retries=0, stream_usage=True)
+def langchain(address):
+    at = {"model": model, "base_url": address + "/v1", "api_key": "any"}
+    c = langchain_openai.ChatOpenAI(**at, max_tokens=20, temperature=0, max_retries=0, stream_usage=True)
     whole = c.invoke("Hello there")
     text, total = "", None
     for chunk in c.stream("Hello there"):
         text, total = text + chunk.content, chunk if total is None else total + chunk
     assert text == whole.content and total.usage_metadata["total_tokens"] == whole.usage_metadata["total_tokens"]
-    called = ChatOpenAI(model=model, max_tokens=400).bind_tools([tool], tool_choice="weather").invoke("Hello")
+    called = langchain_openai.ChatOpenAI(**at, max_tokens=400).bind_tools([tool], tool_choice="weather").invoke("Hello")
     assert "city" in called.tool_calls[0]["args"], called
 
 
-def litellm_completion():
-    import litellm
+def litellm_completion(address):
     for name in ("openai/" + model, "anthropic/" + model):
         base = address + "/v1" if name.startswith("openai") else address
         whole = litellm.completion(model=name, messages=hello, max_tokens=20, api_base=base, api_key="any")
@@ -139,8 +138,7 @@ def litellm_completion():
         pass
 
 
-def requests_lines():
-    import requests
+def requests_lines(address):
     r = requests.post(address + "/v1/chat/completions", stream=True, json={
         "model": model, "messages": hello, "max_tokens": 40, "stream": True})
     lines = [line for line in r.iter_lines(decode_unicode=True) if line and not line.startswith(":")]
@@ -149,14 +147,57 @@ def requests_lines():
         json.loads(line.removeprefix("data: "))
 
 
-failed = 0
-for check in (openai_chat, openai_tools, openai_responses, anthropic_messages, anthropic_tools, agents_sdk, langchain, litellm_completion,
-              requests_lines):
+def responses_tools(address):
+    c = openai.OpenAI(base_url=address + "/v1", api_key="any", max_retries=0)
+    tools = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}]
+    p = {"model": model, "max_output_tokens": 400, "store": False, "tools": tools}
+    first = c.responses.create(**p, input=hello, tool_choice={"type": "function", "name": "weather"})
+    with c.responses.stream(**p, input=hello, tool_choice="required") as s:
+        streamed = s.until_done().get_final_response()
+    for answer in (first, streamed):
+        call = next(i for i in answer.output if i.type == "function_call")
+        assert "city" in json.loads(call.arguments), call
+        end = c.responses.create(**p, tool_choice="none", input=hello + [i.model_dump(exclude_none=True) for i in answer.output] + [
+            {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}])
+        assert end.output_text
+
+
+def embeddings(_, pool):
+    c = openai.OpenAI(base_url=pool + "/v1", api_key="any", max_retries=0)
+    default = c.embeddings.create(model=model, input=["one", "two"])  # which asks for base64
+    floats = c.embeddings.create(model=model, input=["one", "two"], encoding_format="float")
+    assert len(default.data) == 2 and default.usage.prompt_tokens == floats.usage.prompt_tokens > 0
+    for a, b in zip(default.data, floats.data):
+        assert len(a.embedding) == len(b.embedding) > 8 and all(abs(x - y) < 1e-6 for x, y in zip(a.embedding, b.embedding))
+    assert len(c.embeddings.create(model=model, input="one", dimensions=8).data[0].embedding) == 8
+    vectors = langchain_openai.OpenAIEmbeddings(model=model, base_url=pool + "/v1", api_key="any", check_embedding_ctx_length=False)
+    assert len(vectors.embed_documents(["one", "two"])) == 2
+    assert litellm.embedding(model="openai/" + model, input=["one"], api_base=pool + "/v1", api_key="any", encoding_format="float").data
+
+
+def check(engine, addresses, name):
+    """Runs a check and returns its line, and whether it failed."""
     try:
-        check()
-        print("ok    ", check.__name__)
+        globals()[name](*addresses)
+        return f"ok     {engine} {name}", False
     except Exception as e:  # the line and the reason
-        failed = 1
         where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename == __file__][-1]
-        print("FAILED", check.__name__, "line", where.lineno, type(e).__name__, str(e)[:300])
+        return f"FAILED {engine} {name} line {where.lineno} {type(e).__name__} {str(e)[:300]}", True
+
+
+failed = False
+with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    engines = [a.split("=") for a in sys.argv[1:] if "=" in a]
+    names = ["openai_chat", "openai_tools", "openai_responses", "responses_tools", "anthropic_messages", "anthropic_tools", "agents_sdk",
+             "langchain", "litellm_completion", "requests_lines"]
+    ran = [pool.submit(check, engine, [address], name) for engine, address, _ in engines for name in names]
+    ran += [pool.submit(check, engine, [address, vectors], "embeddings") for engine, address, vectors in engines]
+    for line, bad in (r.result() for r in ran):
+        failed |= bad
+        print(line)
+for program in (a for a in sys.argv[1:] if "=" not in a):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(program)
+    failed |= not out.getvalue().strip()
+    print("ok    " if out.getvalue().strip() else "FAILED", open(program).read())
 sys.exit(failed)
