@@ -56,8 +56,9 @@ type Circuit struct {
 	Incarnation string     `json:"incarnation"`
 	Leg         pools.Role `json:"leg"`
 	State       State      `json:"state"`
-	// Failures is how many calls in a row have failed.
-	Failures int `json:"failures"`
+	// Failures is how many calls in a row have failed, and Last the class of the latest failure.
+	Failures int   `json:"failures"`
+	Last     Class `json:"-"`
 	// Opened counts how often the circuit has opened.
 	Opened int `json:"opened"`
 }

@@ -17,6 +17,7 @@ type circuit struct {
 
 	term   int // counts the changes of state
 	row    run
+	last   Class // failure
 	opened int
 
 	// The trials of a half-open circuit are one call to gobreaker. The first trial with a result ends it.
@@ -159,6 +160,7 @@ func (c *circuit) fail(k *call, class Class, state State) {
 		c.row.takeBack(&k.sign)
 	}
 	c.row.fail()
+	c.last = class
 	c.judge(k, state, class)
 }
 
@@ -219,6 +221,6 @@ func (c *circuit) news() []change {
 func (c *circuit) view(state State) Circuit {
 	return Circuit{
 		Worker: c.key.worker, Adapter: c.key.adapter, Incarnation: c.incarnation, Leg: c.key.leg,
-		State: state, Failures: c.row.length(), Opened: c.opened,
+		State: state, Failures: c.row.length(), Last: c.last, Opened: c.opened,
 	}
 }

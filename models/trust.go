@@ -2,6 +2,7 @@ package models
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -35,6 +36,8 @@ type TrustState struct {
 	Disagreed uint64 `json:"disagreed"`
 	// Distrusted reports that one kind of prompt disagreed too often: the language is not used for it.
 	Distrusted bool `json:"distrusted,omitempty"`
+	// Disagreeing are the workers whose present process computed other tokens, although others computed these.
+	Disagreeing []string `json:"disagreeing_workers,omitempty"`
 }
 
 // ledger has the comparisons of at most sets × ways kinds of prompts, since clients can invent any number. A new kind
@@ -121,6 +124,12 @@ func (l *Language) Trust() TrustState {
 			s.Distrusted = s.Distrusted || v.wrong >= distrustAfter
 		}
 	}
+	for life, own := range t.processes {
+		if own.warned && t.lives[life] && s.Agreed > 0 {
+			s.Disagreeing = append(s.Disagreeing, life.worker)
+		}
+	}
+	slices.Sort(s.Disagreeing)
 	return s
 }
 

@@ -51,6 +51,10 @@ func commands() []command {
 			of: new(eventsSettings), text: eventsText,
 		},
 		{
+			name: "doctor", help: "say what is wrong, since when, and what to do; the exit status is the most urgent problem's", run: doctor,
+			of: new(doctorSettings), text: doctorText,
+		},
+		{
 			name: "index", help: "run an index of KV blocks that several routers share", run: runIndex,
 			of: new(indexSettings), text: indexText,
 		},
@@ -97,6 +101,15 @@ const workersText = "gateway workers list [worst] | cordon ID | drain ID | uncor
 const eventsText = "gateway events [FLAGS]: print what happened at a gateway and the others of its group, the latest last.\n" +
 	"Each gateway keeps a day of events in memory, at most 4,096, and counts repeats.\n\n" +
 	"  gateway events --since 16:45 --until 16:55\n  gateway events --since 1h --kind worker,circuit --follow"
+
+const doctorText = "gateway doctor [FLAGS]: print what is wrong with a gateway and its workers, most urgent first: since when, why, " +
+	"what to do, and the page that helps. What follows from a listed problem comes after it.\n\n" +
+	"  exit status  0  nothing is wrong, or nothing that matters yet\n" +
+	"               1  a warning: clients are served slower\n" +
+	"               2  critical: clients get errors now\n" +
+	"               3  the gateway does not answer\n\n" +
+	"  gateway doctor --admin-url http://gateway:8000\n" +
+	"  gateway doctor --json | jq -r '.problems[0].kind'"
 
 const attachText = "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or " +
 	"TensorRT-LLM.\nIt waits until the engine is healthy, reads its model, limits and KV event endpoints, registers it in etcd, " +

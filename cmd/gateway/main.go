@@ -93,16 +93,22 @@ func run(ctx context.Context, args []string, p process) int {
 	}
 	if c := commandNamed(args[0]); c != nil {
 		err := c.run(ctx, args[1:], p)
+		failed, usageFailed := exitFailed, exitUsage
+		if own, ok := errors.AsType[*exit](err); ok {
+			if failed, usageFailed, err = own.status, own.status, own.err; err == nil {
+				return failed
+			}
+		}
 		switch {
 		case err == nil, errors.As(err, new(setting.Asked)):
 			return exitOK
 		case errors.As(err, new(*setting.Error)), errors.As(err, new(*auth.FileError)): // of the command line, a variable or a file
 			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting, `gateway %[1]s --help FLAG` explains one.\n",
 				c.name, strings.ReplaceAll(err.Error(), "\n", "\n  "), c.name)
-			return exitUsage
+			return usageFailed
 		default:
 			fmt.Fprintf(p.stderr, "gateway %s: %v\n", c.name, err)
-			return exitFailed
+			return failed
 		}
 	}
 	near, names := "", []string{"help", "version"}
@@ -157,8 +163,8 @@ func resolveWords(dst any, name string, args []string, p process) (*setting.Reso
 // others'.
 func everySettings() []any {
 	return append([]any{
-		new(serveSettings), new(attachSettings), new(workersSettings), new(indexSettings), new(selectSettings), new(healthSettings),
-		new(askSettings), new(eventsSettings),
+		new(serveSettings), new(attachSettings), new(workersSettings), new(doctorSettings), new(indexSettings), new(selectSettings),
+		new(healthSettings), new(askSettings), new(eventsSettings),
 	}, labSettings...)
 }
 

@@ -164,6 +164,19 @@ func (s *Store) show(source *Source) {
 	}
 }
 
+// Ends returns when each certificate in force ends, by its use.
+func (s *Store) Ends() map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]time.Time{}
+	for _, source := range s.sources {
+		if m := source.now.Load(); m.pair != nil {
+			all[source.files.Use] = m.pair.Leaf.NotAfter
+		}
+	}
+	return all
+}
+
 // Export registers the metrics. It is called once, before Run.
 func (s *Store) Export(reg prometheus.Registerer) {
 	set := metrics.In(reg)
@@ -179,12 +192,8 @@ func (s *Store) Export(reg prometheus.Registerer) {
 	expiry := scrape.Gauge("tls_certificate_expiry_seconds",
 		"Seconds until the certificate in force expires, by what it is for (use: clients, admin, embed, workers, nats, etcd); negative once it has.", "use")
 	scrape.Read(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, source := range s.sources {
-			if m := source.now.Load(); m.pair != nil {
-				expiry.Set(time.Until(m.pair.Leaf.NotAfter).Seconds(), source.files.Use)
-			}
+		for use, end := range s.Ends() {
+			expiry.Set(time.Until(end).Seconds(), use)
 		}
 	})
 }

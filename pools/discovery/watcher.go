@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -47,6 +48,15 @@ type Watcher struct {
 	cfg  WatcherConfig
 	log  *slog.Logger
 	keys map[string]string // of each worker by id: the key that counts
+	away atomic.Pointer[string]
+}
+
+// Away returns why etcd cannot be watched, empty while it is.
+func (w *Watcher) Away() string {
+	if why := w.away.Load(); why != nil {
+		return *why
+	}
+	return ""
 }
 
 // NewWatcher returns a Watcher that reports to sink. client stays the caller's to close, after Run.
@@ -65,6 +75,7 @@ const probation = 3 * time.Second
 // Run follows until ctx ends, when it returns nil. It may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	w.persist(ctx, w.follow, func(err error) {
+		w.away.Store(new(err.Error()))
 		w.log.Warn("workers cannot be watched; keeping those known", "prefix", w.cfg.Prefix, "error", err)
 	})
 	return nil
@@ -84,6 +95,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	}
 	return w.prefixWatch.follow(ctx, list, func(ctx context.Context, events []*clientv3.Event) error {
 		if w.failed > 0 {
+			w.away.Store(nil)
 			w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
 			w.failed = 0
 		}

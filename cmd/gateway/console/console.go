@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+	"github.com/tandem-pd/tandem/cmd/gateway/problems"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/router/replica"
@@ -35,6 +36,8 @@ type Sources struct {
 	// Journal has the events; Past answers for this gateway, or with group=true for the whole group.
 	Journal *observe.Journal
 	Past    func(path string, q url.Values) (any, *openai.Error)
+	// Problems returns what is wrong.
+	Problems func() *problems.Report
 	// Settings are the settings in force.
 	Settings []Setting
 	// Keys reports whether viewers sign in.

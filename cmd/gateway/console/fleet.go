@@ -23,6 +23,7 @@ type snapshot struct {
 	drawn  []Request
 	ended  string // revision of the finished requests
 	Peers  []peer // the other gateways
+	alarm  alarm
 }
 
 // model is the pools of one model, with its queue.
@@ -172,7 +173,7 @@ func count(n int) string {
 
 // look reads the fleet. With flights, for events, finished flights are returned once.
 func (c *Console) look(now time.Time, flights bool) *snapshot {
-	s, byModel := &snapshot{at: now}, c.workers(now)
+	s, byModel := &snapshot{at: now, alarm: c.alarm()}, c.workers(now)
 	waiting, lines, r := c.src.Flow.Waiting(), c.src.Flow.Lines(), c.recorder
 	s.phases, s.ended = r.phases(), r.families.revision()
 	if flights {
@@ -274,6 +275,7 @@ func (s *snapshot) live() map[string]string {
 		p := &s.Peers[i]
 		all[p.Key("state")], all[p.Key("heard")], all[p.Key("requests")] = p.State, p.Heard(), count(p.Requests)
 	}
+	s.alarm.live(all)
 	all["time"] = date(s.at, clock)
 	return all
 }

@@ -82,6 +82,7 @@ type frameData struct {
 	Time     string
 	Revision string
 	Keys     bool // viewers can sign out
+	Alarm    template.HTML
 	Data     any
 }
 
@@ -147,6 +148,7 @@ func (c *Console) render(name string, frame frameData, data any) []byte {
 	err := templates.ExecuteTemplate(&main, name, data)
 	if err == nil {
 		frame.Tabs, frame.Version, frame.Time, frame.Keys = tabs, c.src.Version, date(time.Now(), clock), c.src.Keys
+		frame.Alarm = c.alarm().html()
 		frame.Data = template.HTML(main.Bytes()) // escaped by the template above
 		err = templates.ExecuteTemplate(&whole, "frame", frame)
 	}

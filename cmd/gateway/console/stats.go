@@ -62,6 +62,7 @@ func (l *latencies) quantile(q float64) float64 {
 // figures are counts over some time.
 type figures struct {
 	arrived, ended, failed, refused, left int
+	rejected                              int // of the failed: by the engine, for their content
 	isl                                   int // prompt tokens of requests whose workers reported their cached tokens
 	predicted, actual                     int // of those: tokens expected and found in caches
 	ttft                                  latencies
@@ -71,7 +72,7 @@ type figures struct {
 
 func (f *figures) merge(o *figures) {
 	f.arrived, f.ended, f.failed = f.arrived+o.arrived, f.ended+o.ended, f.failed+o.failed
-	f.refused, f.left = f.refused+o.refused, f.left+o.left
+	f.refused, f.left, f.rejected = f.refused+o.refused, f.left+o.left, f.rejected+o.rejected
 	f.isl, f.predicted, f.actual, f.tokens = f.isl+o.isl, f.predicted+o.predicted, f.actual+o.actual, f.tokens+o.tokens
 	f.ttft.merge(&o.ttft)
 	f.gaps = f.gaps.Plus(o.gaps)
@@ -120,6 +121,9 @@ func (m *modelStats) count(s *summary, refused bool) {
 		n.left++
 	default:
 		n.failed++
+		if s.Outcome == fault.Rejected.String() || s.Outcome == fault.TooLarge.String() {
+			n.rejected++
+		}
 	}
 	if s.TTFT > 0 {
 		n.ttft.add(s.TTFT)
@@ -154,6 +158,25 @@ func (m *modelStats) sample(streams observe.Streams, waiting int, now time.Time)
 	minute.merge(n)
 	m.taken++
 	*n = figures{}
+}
+
+// Minute returns what became of a model's requests that ended in about the last minute, without refused ones, and the
+// p99 of their TTFT, 0 unknown. Requests that engines reject are no failures.
+func (c *Recorder) Minute(model string) (ended, failed int, ttft time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.models[model]
+	if m == nil {
+		return 0, 0, 0
+	}
+	sum := m.now
+	if m.taken > 0 {
+		sum.merge(&m.recent[(m.taken-1)/perMinute%minutes])
+	}
+	if p99 := sum.ttft.quantile(.99); !math.IsNaN(p99) {
+		ttft = time.Duration(p99 * float64(time.Second))
+	}
+	return sum.ended - sum.refused, sum.failed - sum.rejected, ttft
 }
 
 // quarter returns the figures of the last 14 to 15 minutes.

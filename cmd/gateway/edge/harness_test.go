@@ -124,6 +124,8 @@ func (c *catalog) Workers() any {
 	return map[string]any{"pools": []string{}}
 }
 
+func (*catalog) Problems() any { return map[string]any{"problems": []string{}} }
+
 // Forget has one lost worker.
 func (c *catalog) Forget(id string) error {
 	switch id {

@@ -44,6 +44,8 @@ type Catalog interface {
 	OneSystem(model string) bool
 	// Workers is marshalled into the answer of GET /workers.
 	Workers() any
+	// Problems is marshalled into the answer of GET /problems.
+	Problems() any
 	// Cordon takes a worker out of the choice (on), or back in, and returns its state; with move its streams resume on
 	// other workers where possible. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
 	Cordon(id string, on, move bool) (Standing, error)

@@ -44,6 +44,12 @@ func (d *demand) queued(r *handoff.Record, uncached int) {
 	d.uncached[r.Call.Request.Model] += float64(uncached)
 }
 
+// Desired returns how many workers a model's load needs in a role.
+func (o *Observer) Desired(f *Fleet, model string, role pools.Role, q queue.Stats, now time.Time) int {
+	p := f.rooms.Roster.Snapshot(model, role)
+	return o.demand.workers(f, p, f.loads(p), q, now)
+}
+
 // workers returns how many workers the pool's load needs now.
 func (d *demand) workers(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) int {
 	d.mu.Lock()

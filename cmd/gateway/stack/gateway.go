@@ -66,6 +66,7 @@ type Gateway struct {
 	journal   *observe.Journal
 	edge      *edge.Server
 	console   *console.Console
+	examiner  *examiner
 	routers   *router.Set
 	prefill   *prefill.Room
 	decode    *decode.Room
@@ -200,9 +201,17 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if g.traces != nil {
 		scrape = observe.ExemplarHandler(reg, cfg.MetricsPrefix)
 	}
+	g.examiner = &examiner{g: g, observer: observer, recorder: recorder, breakers: breakers}
+	if links.Bus != nil {
+		g.examiner.buses = append(g.examiner.buses, links.Bus)
+	}
+	if links.Group != nil {
+		g.examiner.buses = append(g.examiner.buses, links.Group)
+	}
+	g.examiner.export(own)
 	g.console = console.New(console.Sources{
 		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates,
-		Peers: g.member.Peers, Journal: journal, Past: g.Past,
+		Peers: g.member.Peers, Journal: journal, Past: g.Past, Problems: g.examiner.report,
 		Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
 	}, recorder)
 	cfg.Edge.Console, cfg.Edge.Version = g.console, cfg.Build.Version
@@ -326,6 +335,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return g.Fleet.Run(inner) })
 	group.Go(func() error { return g.console.Run(inner) })
+	group.Go(func() error { return g.examiner.run(inner) })
 	group.Go(func() error {
 		return trimmer{running: g.edge.InFlight, resident: residentBytes, free: freeMemory}.Run(inner)
 	})

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -98,6 +99,7 @@ type Finder struct {
 	down    bool // logged: the API server is unusable
 	overran bool // logged: too many pods
 
+	away   atomic.Pointer[string]
 	up     prometheus.Gauge
 	counts *prometheus.GaugeVec
 }
@@ -150,9 +152,18 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
+// Away returns why the API server cannot be used, empty while it can.
+func (f *Finder) Away() string {
+	if why := f.away.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
 // unusable reports once that the API server cannot be used.
 func (f *Finder) unusable(err error) {
 	f.up.Set(0)
+	f.away.Store(new(err.Error()))
 	if !f.down {
 		f.down = true
 		f.log.Warn("workers' pods cannot be watched; keeping those known", "namespace", f.api.namespace, "selector", f.cfg.Selector, "error", err)
@@ -162,6 +173,7 @@ func (f *Finder) unusable(err error) {
 // usable reports that the pods are watched.
 func (f *Finder) usable() {
 	f.up.Set(1)
+	f.away.Store(nil)
 	if f.down {
 		f.down = false
 		f.log.Info("workers' pods are watched again", "namespace", f.api.namespace, "selector", f.cfg.Selector)

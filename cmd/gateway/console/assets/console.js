@@ -22,6 +22,12 @@ function find() {
     places.get(name).push(put);
   };
   for (const e of document.querySelectorAll("[data-live]")) note(e.dataset.live, (text) => { e.textContent = text; });
+  for (const e of document.querySelectorAll("[data-live-html]")) note(e.dataset.liveHtml, (html) => {
+    const unfolded = e.querySelector("details")?.open; // what the server has escaped
+    e.innerHTML = html;
+    if (unfolded) e.querySelector("details")?.setAttribute("open", "");
+    find();
+  });
   for (const e of document.querySelectorAll("[data-width]")) note(e.dataset.width, (text) => e.setAttribute("width", text));
   for (const e of document.querySelectorAll("[data-tone-live]")) note(e.dataset.toneLive, (text) => { e.dataset.tone = text; });
   flights.find();

@@ -1,0 +1,73 @@
+package console
+
+import (
+	"bytes"
+	"fmt"
+	"html/template"
+	"strconv"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/problems"
+)
+
+// alarm is what is wrong, for the line at the top of every page.
+type alarm struct{ problems.Report }
+
+// alarmLine is one problem of it.
+type alarmLine struct {
+	problems.Problem
+	N    int
+	Age  string
+	Tone string // the style of its severity
+	Mark string
+}
+
+func (c *Console) alarm() alarm {
+	if c.src.Problems == nil {
+		return alarm{}
+	}
+	return alarm{*c.src.Problems()}
+}
+
+// Lines returns the problems, the most urgent first.
+func (a alarm) Lines() (all []alarmLine) {
+	tones := map[problems.Severity][2]string{problems.Critical: {"bad", "✕"}, problems.Warning: {"warn", "▲"}, problems.Info: {"busy", "◆"}}
+	for i, p := range a.Problems {
+		all = append(all, alarmLine{p, i, age(p.Age(a.At)), tones[p.Severity][0], tones[p.Severity][1]})
+	}
+	return all
+}
+
+// age formats a time that grows; empty for none.
+func age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return ""
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours())/24)
+}
+
+// html renders the line.
+func (a alarm) html() template.HTML {
+	var b bytes.Buffer
+	if err := templates.ExecuteTemplate(&b, "alarm", a); err != nil {
+		panic(err) // as in [Console.render]
+	}
+	return template.HTML(b.Bytes())
+}
+
+// live adds the line and its ages to the texts that change while a page is open. The line itself is without ages, so
+// that it is sent only when it changes. Its name sorts before those of the ages, which are put into it.
+func (a alarm) live(all map[string]string) {
+	for _, line := range a.Lines() {
+		all["alarm."+strconv.Itoa(line.N)] = line.Age
+	}
+	a.At = time.Time{} // before every problem
+	all["alarm"] = string(a.html())
+}
