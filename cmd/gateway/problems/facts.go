@@ -55,10 +55,12 @@ type Worker struct {
 	Failure     string // of its latest failed call
 	// Speed is in tokens per second, 0 unknown: of prompts in a pool that computes them, else of one stream.
 	Speed                    float64
-	PrefillTokens            int // booked
-	Requests, Slots          int // booked, and running at once; 0 unknown
-	ActiveBlocks, TotalBlock int // booked, and of its KV cache; 0 unknown
-	Context                  int // longest prompt and answer in tokens, 0 unknown
+	Slow                     float64 // an outlier's speed over the others' at the same load, 0 for none
+	Fails                    bool    // far more of its calls fail than of the others'
+	PrefillTokens            int     // booked
+	Requests, Slots          int     // booked, and running at once; 0 unknown
+	ActiveBlocks, TotalBlock int     // booked, and of its KV cache; 0 unknown
+	Context                  int     // longest prompt and answer in tokens, 0 unknown
 	Events                   string
 	EventsReason             string
 

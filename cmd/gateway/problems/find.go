@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	// slowShare is the share of the others' median speed below which a worker is slow, rolloutShare that of the speed
-	// before a restart.
-	slowShare, rolloutShare = .5, .7
+	// rolloutShare is the share of the speed before a restart below which the workers are slower.
+	rolloutShare = .7
 	// flaps is how often a worker returns within [flapWindow] before it is flapping.
 	flaps = 3
 	// fullShare is the booked share of all KV blocks at which they are full.
@@ -98,14 +97,17 @@ func (l *list) pool(f *Facts, p *Pool) {
 	if w := which((*Worker).gone); len(w) > 0 {
 		add(WorkerLost, w, fmt.Sprintf("%d of %d %s workers do not respond: %s", len(w), all, p.Role, names(w)))
 	}
-	if w := which(func(w *Worker) bool { return w.State == "up" && !w.serves() }); len(w) > 0 {
+	if w := which(func(w *Worker) bool { return w.State == "up" && (!w.serves() || w.Fails) }); len(w) > 0 {
 		reason := fmt.Sprintf("calls to %d of %d %s workers fail: %s", len(w), all, p.Role, names(w))
 		if w[0].Failure != "" {
 			reason += ", the latest with " + w[0].Failure
 		}
 		add(CircuitOpen, w, reason)
 	}
-	l.speeds(p, which, add)
+	if w := which(func(w *Worker) bool { return w.Slow > 0 }); len(w) > 0 {
+		add(WorkerSlow, w, fmt.Sprintf("%d of %d %s workers are slower than the others at the same load: %s, at %.0f %% of their speed",
+			len(w), all, p.Role, names(w), 100*w[0].Slow))
+	}
 	context := 0
 	for i := range p.Workers {
 		context = max(context, p.Workers[i].Context)
@@ -123,30 +125,6 @@ func (l *list) pool(f *Facts, p *Pool) {
 	}
 	if have := all - len(which(func(w *Worker) bool { return w.State == "draining" })); p.Desired > have {
 		l.add(TooFewWorkers, p.Model, p.Role, fmt.Sprintf("the load needs %d %s workers, and there are %d", p.Desired, p.Role, have))
-	}
-}
-
-// speeds names the workers that are much slower than the median of their device, of two than the other one.
-func (l *list) speeds(p *Pool, which func(func(*Worker) bool) []*Worker, add func(Kind, []*Worker, string) *Problem) {
-	known, speeds := which(func(w *Worker) bool { return w.Speed > 0 && w.serves() }), map[string][]float64{}
-	for _, w := range known {
-		speeds[w.Device] = append(speeds[w.Device], w.Speed)
-	}
-	var slow []*Worker
-	var usual float64
-	for _, w := range known {
-		of := speeds[w.Device]
-		m := median(of)
-		if len(of) == 2 { // the other's
-			m = of[0] + of[1] - w.Speed
-		}
-		if w.Speed < slowShare*m {
-			slow, usual = append(slow, w), m
-		}
-	}
-	if len(slow) > 0 {
-		add(WorkerSlow, slow, fmt.Sprintf("%s %s at %.0f %% of the other %s workers' speed: %s instead of %s tokens/s",
-			names(slow), verb(slow, "runs"), 100*slow[0].Speed/usual, p.Role, figure(slow[0].Speed), figure(usual)))
 	}
 }
 
@@ -393,7 +371,7 @@ func names(workers []*Worker) string {
 
 // verb returns the form of a verb after names.
 func verb(workers []*Worker, of string) string {
-	if one := map[string]string{"has": "have", "runs": "run"}[of]; one != "" && len(workers) > 1 {
+	if one := map[string]string{"has": "have"}[of]; one != "" && len(workers) > 1 {
 		return one
 	}
 	return of

@@ -94,14 +94,12 @@ func TestCausesComeFirst(t *testing.T) {
 		}, "worker_lost critical, pool_limit critical <- worker_lost, first_token_slow warning <- worker_lost, " +
 			"too_few_workers info <- worker_lost", "1 of 2 prefill workers do not respond: prefill-2"},
 		"a slow worker and a slow first token": {func(f *Facts) {
-			f.pool("prefill").Workers[1].Speed = 150
+			f.pool("prefill").Workers[1].Slow = .15
 			f.Models[0].TTFT = 9 * time.Second
 		}, "worker_slow warning, first_token_slow warning <- worker_slow",
-			"prefill-2 runs at 15 % of the other prefill workers' speed: 150 instead of 1.0k tokens/s"},
-		"slower hardware is not slow": {func(f *Facts) {
-			w := &f.pool("prefill").Workers[1]
-			w.Speed, w.Device = 150, "old"
-		}, "", ""},
+			"1 of 2 prefill workers are slower than the others at the same load: prefill-2, at 15 % of their speed"},
+		"calls to a worker fail": {func(f *Facts) { f.pool("decode").Workers[0].Fails = true }, "circuit_open warning",
+			"calls to 1 of 2 decode workers fail: decode-1"},
 		"NATS is lost": {func(f *Facts) {
 			f.NATS, f.CutOff = "the connection is down", true
 			f.Peers = []Peer{{"b", "unreachable", 3 * time.Second}}
@@ -284,7 +282,7 @@ func TestRefusalsOfLate(t *testing.T) {
 
 func BenchmarkUpdate(b *testing.B) {
 	d := days{f: site(64, 64)}
-	d.f.pool("prefill").Workers[3].Speed = 100
+	d.f.pool("prefill").Workers[3].Slow = .1
 	for b.Loop() {
 		d.pass(time.Second, nil)
 	}

@@ -136,13 +136,24 @@ func (g *Gateway) poolFacts(e *examiner, waiting map[string]queue.Stats, now tim
 		for i := range r.Workers {
 			w := &r.Workers[i]
 			one := problems.Worker{
-				ID: w.ID, State: w.State, Circuit: string(w.Circuit), Device: w.DeviceClass, Speed: w.PrefillRate, PrefillTokens: w.PrefillTokens,
+				ID: w.ID, State: w.State, Circuit: string(w.Circuit), Device: w.DeviceClass, PrefillTokens: w.PrefillTokens,
 				Requests: w.Requests, Slots: w.MaxNumSeqs * max(1, w.Ranks),
 				ActiveBlocks: w.ActiveBlocks, TotalBlock: w.TotalBlocks * max(1, w.Ranks), Events: events[w.ID],
 			}
 			leg := pools.Decode
 			if r.Role == pools.Prefill {
 				leg = pools.Prefill
+			}
+			if one.Speed = w.PrefillRate; r.Role != pools.Prefill && w.ITL > 0 {
+				one.Speed = 1 / w.ITL
+			}
+			switch w.Outlier {
+			case fault.SlowPrefill:
+				one.Slow = w.PrefillSpeed
+			case fault.SlowDecode:
+				one.Slow = w.DecodeSpeed
+			case fault.FailingCalls:
+				one.Fails = true
 			}
 			one.Failure = failures[w.ID+" "+string(leg)]
 			if m, known := view.Lookup(w.ID); known {
