@@ -92,6 +92,8 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 	}
 	fmt.Fprintf(stdout, "Starting etcd, NATS, the gateway and simulated workers (%d prefill, %d decode): a second or two.\n\n",
 		s.Prefill, s.Decode)
+	loud := observe.Raise(log, slog.LevelWarn) // the table has the workers and servers
+	defer loud()
 	fleet, err := Start(Config{
 		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: worker, InProcess: s.InProcess,
 		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: setting.Flags(&child),
@@ -118,6 +120,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 			fmt.Fprintf(stdout, "admin %s\n", admin)
 		}
 		fmt.Fprintf(stdout, "ready %s\n", fleet.URL())
+		loud()
 		return nil
 	})
 }

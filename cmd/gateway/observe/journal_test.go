@@ -229,3 +229,18 @@ func TestMoments(t *testing.T) {
 		assert.Len(t, j.Events(c.q), c.want, "%+v", c.q)
 	}
 }
+
+// A raised log writes warnings alone, and its journal still stores what happened.
+func TestRaise(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLogger(&out, Logging{Level: "info", Format: "text"})
+	require.NoError(t, err)
+	log, journal := Journaled(log)
+	restore := Raise(log, slog.LevelWarn)
+	log.Info("worker joined", "worker", "a")
+	log.Warn("worker down", "worker", "b")
+	restore()
+	log.Info("worker joined", "worker", "c")
+	assert.Regexp(t, `^\S+ WARN worker down worker=b\n\S+ worker joined worker=c\n$`, out.String())
+	assert.Len(t, journal.Events(Range{}), 3)
+}

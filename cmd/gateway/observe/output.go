@@ -18,8 +18,9 @@ const (
 // output receives whole lines, one at a time or several together.
 type output struct {
 	w       io.Writer
-	colours bool // w is a terminal that shows them
-	holds   bool // lines may wait: w is a file or a pipe, and each write a system call
+	colours bool           // w is a terminal that shows them
+	holds   bool           // lines may wait: w is a file or a pipe, and each write a system call
+	level   *slog.LevelVar // of the lines that are written
 
 	mu    sync.Mutex
 	held  []byte // lines that wait, in order

@@ -10,13 +10,14 @@ import (
 // fields as key=value.
 type people struct {
 	out    *output
-	level  slog.Level
 	prefix string // of the open groups
 	before []byte // fields of WithAttrs, as they are written
 }
 
 // Enabled reports whether lines of this level are written.
-func (p *people) Enabled(_ context.Context, level slog.Level) bool { return level >= p.level }
+func (p *people) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= p.out.level.Level()
+}
 
 // Handle writes a line.
 func (p *people) Handle(_ context.Context, r slog.Record) error {

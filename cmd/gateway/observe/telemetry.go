@@ -31,14 +31,15 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 	if err := errors.Join(setting.Check(&l), level.UnmarshalText([]byte(l.Level))); err != nil {
 		return nil, err
 	}
-	opts.Level = level
 	if l.Format == "auto" {
 		if l.Format = "json"; terminal.Is(w) {
 			l.Format = "text"
 		}
 	}
 	_, file := w.(*os.File)
-	out := &output{w: w, holds: file && l.Format != "text"}
+	out := &output{w: w, holds: file && l.Format != "text", level: new(slog.LevelVar)}
+	out.level.Set(level)
+	opts.Level = out.level
 	switch l.Format {
 	case "json":
 		return slog.New(&handler{slog.NewJSONHandler(out, opts), out, asJSON}), nil
@@ -46,7 +47,19 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 		return slog.New(&handler{slog.NewTextHandler(out, opts), out, asPairs}), nil
 	}
 	out.colours = terminal.Rewrites(w) && os.Getenv("NO_COLOR") == ""
-	return slog.New(&handler{&people{out: out, level: level}, out, asText}), nil
+	return slog.New(&handler{&people{out: out}, out, asText}), nil
+}
+
+// Raise has a log that NewLogger made write no line below the level, until restore is called. A journal still stores
+// them.
+func Raise(log *slog.Logger, level slog.Level) (restore func()) {
+	h, ok := log.Handler().(*handler)
+	if !ok {
+		return func() {}
+	}
+	before := h.out.level.Level()
+	h.out.level.Set(max(before, level))
+	return func() { h.out.level.Set(before) }
 }
 
 // forPrograms formats a field for collectors: a duration is a number of milliseconds under a key with the unit, and a
