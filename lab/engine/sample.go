@@ -104,7 +104,7 @@ func (s *sampler) chosen(all []any) int {
 	})
 }
 
-// wanted reports whether a member that is optional is there, beside those that are required.
+// wanted reports whether a value has an optional member, where so many others are required.
 func (s *sampler) wanted(schema any, required int) bool {
 	one, _ := schema.(map[string]any)
 	values, _ := one["enum"].([]any)
