@@ -20,7 +20,7 @@ import (
 // labels.
 const (
 	Warmed     = "warmed"  // the worker has it in its cache
-	WarmCached = "cached"  // it had it already
+	WarmCached = "cached"  // it had nearly all of it already
 	WarmYield  = "yielded" // a request came
 	WarmBusy   = "busy"    // no time was free, or too many prompts wait for it
 	WarmFailed = "failed"  // the call failed, or the worker is gone
@@ -35,9 +35,10 @@ const (
 	warmAtOnce = 16                    // wait or are computed
 	warmWithin = 5 * time.Second       // they wait
 	warmEvery  = 50 * time.Millisecond // they look for a worker without work
+	warmLeast  = 64                    // tokens: fewer take no longer within the next turn's own step
 )
 
-// errWarmYields ends a call that nobody waits for.
+// errWarmYields ends a call that no request waits for.
 var errWarmYields = fmt.Errorf("a request needs the worker: %w", fault.ErrClientGone)
 
 // warming computes next turns' prompts on idle workers. Each is a goroutine of the clean-up, which a shutdown ends. A
@@ -231,7 +232,7 @@ func (f *Flow) tryWarm(a *ahead) (outcome string) {
 	}
 	cached := min(in.Held(pool, a.ask, now)[at]*a.worker.BlockSize, a.ask.ISL)
 	uncached := a.ask.ISL - cached
-	if uncached < a.worker.BlockSize {
+	if uncached < max(warmLeast, 2*a.worker.BlockSize) {
 		return WarmCached
 	}
 	forecast, known := f.rooms.Prefill.Forecast(a.worker, 0, uncached, cached)

@@ -32,10 +32,12 @@ type warmer struct {
 	served []string // the workers of the others
 }
 
-const (
-	wholeAnswer = `{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"Good day"},` +
-		`"finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":2,"total_tokens":42}}`
-	hint = `,"nvext":{"agent_hints":{"speculative_prefill":true}}`
+const hint = `,"nvext":{"agent_hints":{"speculative_prefill":true}}`
+
+var (
+	greeting    = strings.Repeat("Good day to you. ", 50)
+	wholeAnswer = `{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"` + greeting + `"},` +
+		`"finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":250,"total_tokens":290}}`
 )
 
 func (e *warmer) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
@@ -129,14 +131,15 @@ func TestWarm(t *testing.T) {
 	bubble(t, "the next turn's prompt is computed once the worker is idle", func(t *testing.T) {
 		e := new(warmer)
 		h, seen := warmHouse(t, e, "b1")
-		require.NoError(t, h.chat(t, hint+`,"max_tokens":9,"stop":["x"],"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}]`))
+		require.NoError(t, h.chat(t, hint+`,"max_tokens":9,"stop":["x"],"tool_choice":"required",`+
+			`"tools":[{"type":"function","function":{"name":"f"}}]`))
 		<-time.After(after)
 		require.NoError(t, h.Close(t.Context()))
 		require.Len(t, e.warm, 1)
 		next := scanned(t, openai.Chat, e.warm[0])
 		messages := next.Prompt.Messages()
 		require.Len(t, messages, 3)
-		assert.Equal(t, "Good day", messages[1].Content)
+		assert.Equal(t, greeting, messages[1].Content)
 		assert.Equal(t, []any{"assistant", "user", "", 1, false, false}, []any{messages[1].Role, messages[2].Role, messages[2].Content,
 			next.MaxTokens, next.Has("nvext"), next.Has("kv_transfer_params")})
 		assert.Equal(t, map[string]int{Warmed: 1}, seen.all)

@@ -8,11 +8,11 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// nobody is the bootstrap host of a hand-off that moves nothing: FAKE_BOOTSTRAP_HOST in SGLang 0.5.23's
+// fakeHost is the bootstrap host of a hand-off that moves nothing: FAKE_BOOTSTRAP_HOST in SGLang 0.5.23's
 // srt/disaggregation/utils.py, which its own probes use.
-const nobody = "2.2.2.2"
+const fakeHost = "2.2.2.2"
 
-// last is the priority of a prompt that nobody waits for.
+// last is the priority of a prompt that no request waits for.
 var last = int32(math.MinInt16)
 
 // Warm returns the call by which r.P computes the round's prompt for its prefix cache alone. It hands nothing over, so
@@ -32,7 +32,7 @@ func Warm(r Round) (http1.Leg, error) {
 				e.SetInt("routed_dp_rank", int64(r.PRank))
 			}
 			if r.P.Role == pools.Prefill {
-				e.SetString("bootstrap_host", nobody)
+				e.SetString("bootstrap_host", fakeHost)
 				e.SetInt("bootstrap_room", int64(r.PRank))
 			}
 		}

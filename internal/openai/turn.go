@@ -102,7 +102,8 @@ func (r *Request) Next(t *Turn) (*Request, error) {
 	}
 	goesOn, _ := r.Bool("continue_final_message") // the answer is a part of the last message
 	list, _ := r.Field("messages")
-	if t.tooLong || len(r.Raw)+r.Extra() > longestNext || goesOn || r.N > 1 || r.Endpoint != Chat || r.HasMedia() || len(t.text)+len(t.calls) == 0 || len(list) < len("[]") {
+	other := r.Endpoint != Chat || r.N > 1 || r.HasMedia() || goesOn || len(list) < len("[]")
+	if other || t.tooLong || len(t.text)+len(t.calls) == 0 || len(r.Raw)+r.Extra() > longestNext {
 		return nil, errNoTurn
 	}
 	type message struct {

@@ -39,7 +39,8 @@ func TestNextTurn(t *testing.T) {
 				`{"role":"tool","content":"","tool_call_id":"a"},{"role":"tool","content":"","tool_call_id":"b"}]`},
 		{"streamed tool calls", event(`{"content":"Look:"}`) +
 			event(`{"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":""}}]}`) +
-			event(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"x\""}}]}`) + event(`{"tool_calls":[{"index":0,"function":{"arguments":":1}"}}]}`) +
+			event(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"x\""}}]}`) +
+			event(`{"tool_calls":[{"index":0,"function":{"arguments":":1}"}}]}`) +
 			event(`{"tool_calls":[{"index":1,"id":"b","type":"function","function":{"name":"g","arguments":"{}"}}]}`), true,
 			`[{"role":"assistant","content":"Look:","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},` +
 				`{"id":"b","type":"function","function":{"name":"g","arguments":"{}"}}]},` +
@@ -68,9 +69,11 @@ func TestNextTurn(t *testing.T) {
 		assert.Equal(t, []any{"m", true, true}, []any{next.Model, next.Has("temperature"), next.Has("tools")}, c.name)
 	}
 	for name, body := range map[string]string{
-		"a message that goes on": `{"model":"m","messages":[{"role":"assistant","content":"I"}],"continue_final_message":true,"add_generation_prompt":false}`,
-		"several answers":        `{"model":"m","messages":[{"role":"user","content":"I"}],"n":2}`,
-		"an image":               `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}]}]}`,
+		"a message that goes on": `{"model":"m","messages":[{"role":"assistant","content":"I"}],` +
+			`"continue_final_message":true,"add_generation_prompt":false}`,
+		"several answers": `{"model":"m","messages":[{"role":"user","content":"I"}],"n":2}`,
+		"an image": `{"model":"m","messages":[{"role":"user","content":[` +
+			`{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}]}]}`,
 	} {
 		turn := NewTurn(false)
 		turn.Write([]byte(`{"choices":[{"index":0,"message":{"content":"x"}}]}`))

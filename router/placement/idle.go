@@ -49,8 +49,8 @@ func (i *Idle) Expect(workers, gateways int, now time.Time) time.Duration {
 	return time.Duration(min(mean, time.Hour.Seconds()) * float64(time.Second))
 }
 
-// Spare reports whether a worker may compute a prompt that nobody waits for: no request waits, the worker computes
-// none, and the prompt should be done well before the next one comes. A worker that generates must have nothing at all,
+// Spare reports whether a worker may compute a prompt that no request waits for: the queue is empty, the worker
+// computes none, and the prompt should be done well before the next one comes. A worker that generates must have nothing at all,
 // since its streams would stutter. known reports whether forecast is.
 func Spare(waiting int, w router.WorkerLoad, generates bool, idle time.Duration, uncached int, forecast time.Duration, known bool) bool {
 	if !known {
