@@ -51,15 +51,12 @@ type Standing struct {
 	turns   [3]int // in a row that each looked like an outlier
 }
 
-// Slowest returns the lower of both speeds, 1 if neither is known.
+// Slowest returns the lower of both speeds that are known, 0 if none is.
 func (s *Standing) Slowest() float64 {
-	slowest := 1.
-	for _, speed := range []float64{s.Prefill, s.Decode} {
-		if speed > 0 {
-			slowest = min(slowest, speed)
-		}
+	if s.Prefill == 0 || s.Decode == 0 {
+		return s.Prefill + s.Decode
 	}
-	return slowest
+	return min(s.Prefill, s.Decode)
 }
 
 // Judge compares the workers of a pool. It returns their standings by id, given the previous ones, and is called about

@@ -61,7 +61,7 @@ type workerRow struct {
 	Outlier                     string
 }
 
-// slowest returns the lower of the worker's speeds, 1 while unknown.
+// slowest returns the lower of the worker's speeds, 0 while unknown.
 func (w *workerRow) slowest() float64 {
 	return (&fault.Standing{Prefill: w.PrefillSpeed, Decode: w.DecodeSpeed}).Slowest()
 }
@@ -69,8 +69,8 @@ func (w *workerRow) slowest() float64 {
 // speed returns how the worker compares with the others of its pool.
 func (w *workerRow) speed() string {
 	text := "-"
-	if w.PrefillSpeed+w.DecodeSpeed > 0 {
-		text = strconv.FormatFloat(w.slowest(), 'f', 2, 64)
+	if slowest := w.slowest(); slowest > 0 {
+		text = strconv.FormatFloat(slowest, 'f', 2, 64)
 	}
 	switch w.Outlier {
 	case "":
@@ -161,7 +161,7 @@ func (o *operator) look(ctx context.Context, raw, worst bool, columns int) (stri
 	for _, p := range r.Pools {
 		if worst {
 			slices.SortStableFunc(p.Workers, func(a, b workerRow) int {
-				return cmp.Or(-cmp.Compare(min(1, len(a.Outlier)), min(1, len(b.Outlier))), cmp.Compare(a.slowest(), b.slowest()))
+				return cmp.Or(-cmp.Compare(min(1, len(a.Outlier)), min(1, len(b.Outlier))), cmp.Compare(cmp.Or(a.slowest(), 1), cmp.Or(b.slowest(), 1)))
 			})
 		}
 	}

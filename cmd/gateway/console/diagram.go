@@ -82,13 +82,17 @@ func (m *model) diagram(narrow bool) diagram {
 				c.X = 380 + i*(width+40)
 			}
 		}
-		for k := range p.Workers {
+		drawn := p.Workers
+		if len(drawn) > maxDrawnWorkers { // those that need a look come first
+			drawn = view{}.arrange(p).Groups[0].Workers
+		}
+		for k := range drawn {
 			if k == maxDrawnWorkers {
 				c.More, more = len(p.Workers)-k, 26
 				c.MoreY = top + k*(high+gap) + 8
 				break
 			}
-			c.Nodes = append(c.Nodes, workerNode{node{c.X, top + k*(high+gap), width, high}, &p.Workers[k]})
+			c.Nodes = append(c.Nodes, workerNode{node{c.X, top + k*(high+gap), width, high}, &drawn[k]})
 		}
 		d.Columns = append(d.Columns, c)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ type snapshot struct {
 	ended  string // revision of the finished requests
 	Peers  []peer // the other gateways
 	alarm  alarm
+	View   view
 }
 
 // model is the pools of one model, with its queue.
@@ -56,6 +58,7 @@ type worker struct {
 	Role   pools.Role
 	Events string // the state of its KV events
 	Gone   bool   // it has left its pool
+	Queued int    // its prompt tokens, in percent of a full bar
 }
 
 // Word returns the worker's state, or its circuit's if that is more specific.
@@ -65,6 +68,8 @@ func (w *worker) Word() string {
 		return "gone"
 	case w.State == pools.Up.String() && w.Circuit != fault.Closed:
 		return "circuit " + strings.ReplaceAll(string(w.Circuit), "_", "-")
+	case w.State == pools.Up.String() && w.Outlier != "":
+		return strings.ReplaceAll(w.Outlier, "_", " ")
 	}
 	return w.State
 }
@@ -132,28 +137,37 @@ func (w *worker) Text(field string) string {
 			return count(w.ActiveBlocks)
 		}
 		return fmt.Sprintf("%d %%", w.Used())
-	case "filled":
-		return strconv.Itoa(w.Filled())
 	case "cached":
 		if w.total() == 0 {
 			return count(w.CachedBlocks)
 		}
 		return fmt.Sprintf("%d %%", w.Filled())
+	case "queued":
+		return strconv.Itoa(w.Queued)
+	case "speed":
+		if math.IsInf(w.pace(), 1) {
+			return "–"
+		}
+		return fmt.Sprintf("%.2f", w.pace())
+	case "ttft":
+		return unlessZero(w.TTFT, short)
+	case "itl":
+		return unlessZero(w.ITL, short)
+	case "throughput":
+		return unlessZero(w.TokensPerSecond, perSecond)
+	case "failed":
+		return unlessZero(w.Failed, percent)
 	case "circuit":
 		return cmp.Or(string(w.Circuit), "–")
 	case "events":
 		return cmp.Or(w.Events, "none")
-	case "rate":
-		if w.PrefillRate > 0 {
-			return count(int(w.PrefillRate)) + " tok/s"
-		}
-		return "–"
 	}
 	return "" // "short"
 }
 
 // fields are the figures that change while a page is open.
-var fields = []string{"tone", "word", "mark", "requests", "tokens", "used", "usedText", "filled", "cached", "circuit", "events", "rate"}
+var fields = []string{"tone", "word", "mark", "requests", "tokens", "queued", "used", "usedText", "cached", "speed", "ttft", "itl",
+	"throughput", "failed", "circuit", "events"}
 
 // Key returns the name of a figure in events.
 func (w *worker) Key(field string) string { return "w." + w.Model + "." + w.ID + "." + field }
@@ -226,6 +240,7 @@ func (c *Console) workers(now time.Time) map[string]*model {
 			present[w.Key("")] = true
 			c.known[w.Key("")] = seen{w, now}
 		}
+		own.fill()
 		m.Pools = append(m.Pools, own)
 	}
 	for key, k := range c.known {
@@ -244,6 +259,30 @@ func (c *Console) workers(now time.Time) map[string]*model {
 		}
 	}
 	return byModel
+}
+
+// fullBar is the least number of prompt tokens of a full bar.
+const fullBar = 16 << 10
+
+// fill compares the queued prompt tokens of a pool's workers.
+func (p *pool) fill() {
+	most := fullBar
+	for i := range p.Workers {
+		most = max(most, p.Workers[i].PrefillTokens)
+	}
+	for i := range p.Workers {
+		p.Workers[i].Queued = p.Workers[i].PrefillTokens * 100 / most
+	}
+}
+
+// Workers returns how many workers there are.
+func (s *snapshot) Workers() (n int) {
+	for i := range s.Models {
+		for j := range s.Models[i].Pools {
+			n += len(s.Models[i].Pools[j].Workers)
+		}
+	}
+	return n
 }
 
 // rank orders roles as requests meet them.
@@ -333,7 +372,8 @@ func (s *snapshot) revisions() map[string]string {
 		}
 		for j := range m.Pools {
 			for k := range m.Pools[j].Workers {
-				fmt.Fprintln(h, m.Pools[j].Role, m.Pools[j].Workers[k].ID)
+				w := &m.Pools[j].Workers[k]
+				fmt.Fprintln(h, w.Role, w.ID, w.needsLook()) // which has it first
 			}
 		}
 	}

@@ -174,8 +174,9 @@ func (c *Console) SignIn(wrong bool) edge.Page {
 
 // fleetData returns the present fleet with its revision for a page.
 func fleetData(page string) func(c *Console, _ url.Values) (any, string) {
-	return func(c *Console, _ url.Values) (any, string) {
+	return func(c *Console, q url.Values) (any, string) {
 		s := c.look(time.Now(), false)
+		s.View = viewOf(q)
 		return s, s.revisions()[page]
 	}
 }

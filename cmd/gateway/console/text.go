@@ -33,6 +33,14 @@ func short(seconds float64) string {
 	return fmt.Sprintf("%.1f ms", seconds*1e3)
 }
 
+// unlessZero formats a figure that is 0 while unknown.
+func unlessZero(v float64, format func(float64) string) string {
+	if v == 0 {
+		return "–"
+	}
+	return format(v)
+}
+
 // percent formats a share of 1.
 func percent(share float64) string {
 	if math.IsNaN(share) {

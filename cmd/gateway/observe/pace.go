@@ -55,7 +55,7 @@ func (w *observed) firstToken(seconds float64, isl int) {
 	w.isl.Store(int64(isl))
 }
 
-// began counts a call. A worker's next process begins anew.
+// began counts a call. A worker's next process begins without figures.
 func (w *observed) began(of *pools.Worker) {
 	w.running.Add(1)
 	w.mu.Lock()

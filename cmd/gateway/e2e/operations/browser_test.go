@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,7 +24,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/fleet"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // chromium is what -update writes the screenshots in docs with.
@@ -161,7 +164,7 @@ const audit = `(() => {
     if (ratio < least) found.push("contrast " + ratio.toFixed(2) + " of " + JSON.stringify(texts.currentNode.data.trim().slice(0, 30)) + " in " + e.tagName + "." + e.getAttribute("class"));
   }
   const name = (e) => e.getAttribute("aria-label") || (e.getAttribute("aria-labelledby") && document.getElementById(e.getAttribute("aria-labelledby"))) || e.labels?.[0]?.textContent || e.textContent.trim();
-  for (const e of document.querySelectorAll("a[href], button, input, select, [role=img], [role=region], section, nav")) if (!name(e)) found.push("no name: " + e.outerHTML.slice(0, 90));
+  for (const e of document.querySelectorAll("a[href], button, input:not([type=hidden]), select, [role=img], [role=region], section, nav")) if (!name(e)) found.push("no name: " + e.outerHTML.slice(0, 90));
   for (const e of document.querySelectorAll("img:not([alt])")) found.push("no alternative: " + e.src);
   for (const e of document.querySelectorAll("th:not([scope])")) found.push("no scope: " + e.textContent);
   const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
@@ -178,8 +181,9 @@ func TestBrowser(t *testing.T) {
 	}
 	for name, look := range map[string]func(*testing.T, *browser){
 		"pages": lookAtPages, "killed worker": lookAtKilledWorker, "keyboard": lookByKeyboard, "hidden tab": lookAtHiddenTab,
-		"sign-in":     lookAtSignIn,
-		"screenshots": lookAtScreenshots,
+		"many workers": lookAtManyWorkers,
+		"sign-in":      lookAtSignIn,
+		"screenshots":  lookAtScreenshots,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -271,6 +275,38 @@ func lookAtKilledWorker(t *testing.T, b *browser) {
 	b.live()
 	b.clean("the marks")
 	require.NoError(t, stop(), "every request is answered")
+}
+
+// Pools of 128 workers are readable at both widths and in both themes, without a script too: the lost one comes first, the
+// healthy ones are folded, and headings sort.
+func lookAtManyWorkers(t *testing.T, b *browser) {
+	f := b.f
+	for i := range 128 {
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			f.Put(pools.Worker{ID: fmt.Sprintf("%s-x%03d", role, i), Model: stack.SimModel, Role: role, Engine: "sim", BlockSize: 16,
+				Address: fmt.Sprintf("http://10.0.0.%d:9000", 1+i/8), Transfer: "10.0.0.1:9001", ModelInput: "text", TotalKVBlocks: 1000})
+		}
+	}
+	require.NoError(t, f.Gateway.Roster.Drain("decode-x099", true))
+	for _, theme := range []string{"light", "dark"} {
+		for _, width := range []int64{1280, 390} {
+			b.as(width, theme)
+			for _, query := range []string{"", "?group=host&all=1", "?find=x09&sort=id", "?sort=speed"} {
+				b.see("/" + query)
+				for _, problem := range look[[]string](b, audit) {
+					t.Errorf("%s at %d, %s: %s", query, width, theme, problem)
+				}
+				b.clean(query)
+			}
+		}
+	}
+	b.see("/")
+	const first = `document.querySelectorAll("table.workers")[1].querySelector("tbody th").textContent`
+	assert.Equal(t, "decode-x099", look[string](b, first), "the first of the decode workers")
+	assert.Less(t, look[int](b, `document.querySelectorAll("table.workers tbody tr").length`), 60, "rows")
+	b.do(chromedp.SendKeys("#find", "decode-x12\r"))
+	b.until("one ten is left", `document.querySelectorAll("table.workers tbody tr").length === 8`)
+	b.clean("a search")
 }
 
 // The keyboard opens pages, requests and the search; the waterfall is drawn.
