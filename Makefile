@@ -11,7 +11,7 @@ ENGINE ?= vllm,sglang
 DIST ?= dist
 
 .DEFAULT_GOAL := build
-.PHONY: build install release release-check image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes try-vllm try-sglang try-vllm-routing conformance ci clean help
+.PHONY: build install release release-check image test race lint fuzz bench bench-wire smoke screenshots scenarios incidents faults soak recipes try-vllm try-sglang try-vllm-routing conformance ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -65,6 +65,9 @@ screenshots: ## the console's pictures in docs, and its tests in a browser; want
 
 scenarios: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
+
+incidents: ## ten incidents at a live fleet: the first problem named is the cause, and its runbook has the remedy
+	go test -count 1 ./cmd/gateway/e2e/operations -run TestIncidents -v
 
 faults: ## every fault and every pair in virtual time, then deaths of real processes, into docs/faults.md
 	go test ./cmd/gateway/e2e/failures -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 760 -update

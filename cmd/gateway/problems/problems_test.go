@@ -2,11 +2,15 @@ package problems
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -285,5 +289,41 @@ func BenchmarkUpdate(b *testing.B) {
 	d.f.pool("prefill").Workers[3].Slow = .1
 	for b.Loop() {
 		d.pass(time.Second, nil)
+	}
+}
+
+// Each kind and each alert has a page, which says what it means, what to check and the remedy, in few words; no page is
+// of anything else.
+func TestRunbooks(t *testing.T) {
+	docs := "../../../docs/runbooks/"
+	pages := map[string]string{"README": ""} // their remedies
+	for _, k := range Kinds() {
+		pages[string(k.Kind)] = strings.TrimSuffix(k.Remedy, ".")
+		assert.Equal(t, HelpURL+string(k.Kind)+".md", k.Help)
+	}
+	rules, err := os.ReadFile("../../../deploy/grafana/alerts.yaml")
+	require.NoError(t, err)
+	urls := regexp.MustCompile(`runbook_url: (.*)`).FindAllStringSubmatch(string(rules), -1)
+	require.NotEmpty(t, urls)
+	for _, m := range urls {
+		page, under := strings.CutPrefix(m[1], HelpURL)
+		require.True(t, under, m[1])
+		if page != "{{ $labels.kind }}.md" {
+			pages[strings.TrimSuffix(page, ".md")] = ""
+		}
+	}
+	there, err := filepath.Glob(docs + "*.md")
+	require.NoError(t, err)
+	assert.Len(t, there, len(pages), "pages")
+	delete(pages, "README")
+	for name, remedy := range pages {
+		raw, err := os.ReadFile(docs + name + ".md")
+		require.NoError(t, err)
+		words := strings.Fields(string(raw))
+		text := strings.Join(words, " ")
+		assert.LessOrEqual(t, len(words), 120, "%s: words", name)
+		for _, part := range []string{"**Means:**", "**Check:**", "**Remedy:** " + remedy} {
+			assert.Contains(t, text, part, name)
+		}
 	}
 }
