@@ -117,6 +117,12 @@ func afterTraffic(t *testing.T) exposition {
 	}
 	f.Post(fleet.CompletionPath, `{"model":"absent","prompt":"x"}`)
 	f.Post(fleet.ChatPath, `{"model":`)
+	f.Eventually("the next turn's prompt is computed, or not", func() bool { // an answer that failed has none
+		f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":80,"ignore_eos":true,"messages":[{"role":"user","content":"`+fleet.Long+`"}],`+
+			`"nvext":{"agent_hints":{"speculative_prefill":true}}}`)
+		_, counted := scrapeOf(t, f)["tandem_frontend_speculative_prefills_total"]
+		return counted
+	})
 	f.Idle()
 	// A request is counted after it has given back what it held.
 	f.Eventually("the request without a prefill leg is counted", func() bool {
@@ -361,6 +367,7 @@ func TestWrongsAreFound(t *testing.T) {
 	tests := []struct{ expr, legend, want string }{
 		{`sum by (m) (a{m="x"})`, "{{m}}", ""},
 		{`histogram_quantile(0.5, sum by (le, m) (rate(h_bucket[5m])))`, "{{ $labels.m }}", ""},
+		{`max by (m) (a) / on (m) group_left () quantile by (m) (0.5, a)`, "{{m}}", ""},
 		{`b`, "", "no such metric: b"},
 		{`h`, "", "no such metric: h"},
 		{`a_bucket`, "", "no such metric: a_bucket"},
@@ -512,12 +519,13 @@ type reference struct {
 }
 
 var (
-	promValue = regexp.MustCompile(`"[^"]*"|\[[^]]*\]`) // what a label is compared with, and ranges
+	// promValue is what a label is compared with, ranges, and what two sides are joined by.
+	promValue = regexp.MustCompile(`"[^"]*"|\[[^]]*\]|\b(on|group_left) \([^)]*\)`)
 	promWord  = regexp.MustCompile(`([a-z_]+)(?: by \(([^)]*)\) )?\(|([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?|[()]`)
 	promLabel = regexp.MustCompile(`[a-zA-Z_]\w*`)
 
-	promAggregates = []string{"sum", "max", "min", "avg", "count"}
-	promFunctions  = append([]string{"rate", "increase", "histogram_quantile", "label_values", "clamp_min", "absent"}, promAggregates...)
+	promAggregates = []string{"sum", "max", "min", "avg", "count", "quantile"}
+	promFunctions  = append([]string{"rate", "increase", "histogram_quantile", "label_values", "clamp_min", "absent", "changes"}, promAggregates...)
 )
 
 // promql finds the metrics of an expression, and the labels that its groupings leave, which is nil where it has none.
