@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -96,7 +97,7 @@ func (c Config) whole(w *seen, first time.Duration, tokens int) time.Duration {
 // generates returns five times the worker's time to generate tokens, 0 for unknown.
 func (c Config) generates(w *seen, tokens int) time.Duration {
 	gap := cmp.Or(w.gap(), min(unknownGap, c.idle(w)/idleGaps)) // a short configured limit implies short gaps
-	return prefill.Bounded(predictions * gap.Seconds() * float64(cmp.Or(tokens, unknownTokens)))
+	return speed.Bounded(predictions * gap.Seconds() * float64(cmp.Or(tokens, unknownTokens)))
 }
 
 // sum adds two limits that are not negative, saturating instead of overflowing.

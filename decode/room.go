@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
@@ -27,6 +28,7 @@ type Room struct {
 	roster    *pools.Roster
 	transport http1.Transport
 	computing *prefill.Limits // for prompts that a worker computes itself
+	fits      *speed.Fits     // of them
 
 	runs http1.Pool[run, *run]
 
@@ -36,7 +38,8 @@ type Room struct {
 
 // New returns a room.
 func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, computing: prefill.NewLimits(), seen: map[string]*seen{}}
+	return &Room{cfg: cfg, roster: roster, transport: transport, computing: prefill.NewLimits(),
+		fits: speed.NewFits(speed.Prompt()), seen: map[string]*seen{}}
 }
 
 // run is the pooled state of one call.
@@ -260,8 +263,13 @@ func (prefilled) Close() error        { return nil }
 // allows.
 func (r *Room) ResumeElsewhere(worker string, on bool) { r.known(worker).drained.Store(on) }
 
-// Rate returns the worker's observed prefill speed in tokens a second, for role both; 0 while unknown.
-func (r *Room) Rate(worker string) float64 { return r.computing.PerSecond(worker) }
+// Forecast is a [router.Forecast] of workers that compute the prompts of their answers.
+func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	return r.fits.Predict(prefill.KindOf(w), w.ID, booked, uncached, cached)
+}
+
+// Off returns the share by which the worker's latest prompts were off their forecast, 0 while unknown.
+func (r *Room) Off(worker string) float64 { return r.fits.Off(worker) }
 
 // Gap returns a time that 99 of 100 gaps between the worker's tokens stay below, 0 if unknown.
 func (r *Room) Gap(worker string) time.Duration { return r.known(worker).gap() }
@@ -277,6 +285,7 @@ func (r *Room) Latest(worker string) (at time.Time) {
 // Forget drops the observations of workers that left the roster.
 func (r *Room) Forget() {
 	gone := func(worker string) bool { _, known := r.roster.Lookup(worker); return !known }
+	r.fits.Forget(gone)
 	r.computing.Forget(gone, func(model string) bool {
 		return len(r.roster.Snapshot(model, pools.Decode).Members)+len(r.roster.Snapshot(model, pools.Both).Members) == 0
 	})
@@ -298,10 +307,11 @@ func (r *Room) first(worker *pools.Worker, known *seen, p prompt) time.Duration 
 	return r.computing.For(worker.Model, worker.ID, r.roster.Snapshot(worker.Model, worker.Role).IDs(), p.tokens)
 }
 
-// observe records how long the first token of an answer to p took.
-func (r *Room) observe(worker *pools.Worker, known *seen, p prompt, took time.Duration) {
-	if !p.handedOff {
+// observe records how long the first token of an answer to p took, whose booking is lease.
+func (r *Room) observe(lease *router.Lease, known *seen, p prompt, took time.Duration) {
+	if worker := lease.Worker; !p.handedOff {
 		r.computing.Observe(worker.Model, worker.ID, p.tokens, took)
+		prefill.Learn(r.fits, lease, -1, took, time.Now())
 		return
 	}
 	known.mu.Lock()

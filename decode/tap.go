@@ -312,7 +312,7 @@ func (t *tap) arrived() {
 		return
 	}
 	now := t.watch.at()
-	t.room.observe(t.call.Lease.Worker, t.watch.seen, t.waits, t.watch.now)
+	t.room.observe(t.call.Lease, t.watch.seen, t.waits, t.watch.now)
 	t.first(now)
 	if t.transcript.Last.IsZero() {
 		t.transcript.Last = now

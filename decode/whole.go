@@ -133,7 +133,7 @@ func (t *tap) relay(contentType string) error {
 		contentType = "application/json"
 	}
 	if now := time.Now(); call.Endpoint.Computes() {
-		t.room.observe(call.Lease.Worker, t.watch.seen, t.waits, now.Sub(t.watch.start))
+		t.room.observe(call.Lease, t.watch.seen, t.waits, now.Sub(t.watch.start))
 		t.watch.seen.token(now)
 	}
 	t.first(time.Now())

@@ -109,15 +109,13 @@ func (f *Flow) traceLeg(r *request, leg *Leg, lease *router.Lease) string {
 		ID: trace.NewSpanID(), Role: leg.Worker.Role, Attempt: r.Attempts, Began: leg.Began,
 		Worker: leg.Worker, Rank: lease.Rank, Why: &lease.Why,
 	}
-	rate := 0.
-	switch {
-	case s.Role == pools.Prefill:
-		rate = f.rooms.Prefill.Rate(s.Worker.ID)
-	case s.Role == pools.Both && r.KV == nil:
-		rate = f.rooms.Decode.Rate(s.Worker.ID)
+	forecast := f.rooms.Decode.Forecast
+	if s.Role == pools.Prefill {
+		forecast = f.rooms.Prefill.Forecast
 	}
-	if rate > 0 {
-		s.Prediction = time.Duration(float64(lease.BacklogTokens) / rate * float64(time.Second))
+	if s.Role == pools.Prefill || s.Role == pools.Both && r.KV == nil {
+		own := lease.PrefillTokens
+		s.Prediction, _ = forecast(s.Worker, lease.BacklogTokens-own, own, lease.Overlap*s.Worker.BlockSize)
 	}
 	if s.Role != pools.Prefill {
 		s.From = t.cut

@@ -1,8 +1,9 @@
 package prefill
 
 import (
-	"math"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/speed"
 )
 
 // Rate is the speed observed at one worker, in tokens a second. It is a pure value; its owner guards it.
@@ -37,37 +38,15 @@ const (
 	leastLimit = 30 * time.Second
 	// maxPatience is the highest limit without an observed speed.
 	maxPatience = 16 * leastLimit
-	// longestLimit is the highest limit at any speed.
-	longestLimit = 24 * time.Hour
 	// predictions is how many times the predicted time it may take.
 	predictions = 5
 )
 
 // Limit is how long the worker may take to that many tokens: the greater of leastLimit and five times the prediction,
-// tokens over the observed speed, up to longestLimit. It is leastLimit while nothing was observed.
+// tokens over the observed speed, up to a day. It is leastLimit while nothing was observed.
 func (r *Rate) Limit(tokens int) time.Duration {
 	if r.tokens == 0 {
 		return leastLimit
 	}
-	return max(leastLimit, Bounded(predictions*float64(tokens)*r.seconds/r.tokens))
-}
-
-// Predicted returns how long so many tokens take at a rate in tokens a second, and false for the rate 0.
-func Predicted(perSecond float64, tokens int) (time.Duration, bool) {
-	if perSecond <= 0 {
-		return 0, false
-	}
-	return Bounded(float64(tokens) / coarse(math.Log(perSecond))), true
-}
-
-// coarse is e to the power of a logarithm, in steps of two percent. Workers that differ by less are alike: otherwise
-// chance would always have the same one of several idle workers look the fastest.
-func coarse(log float64) float64 {
-	const step = .02
-	return math.Exp(math.Round(log/step) * step)
-}
-
-// Bounded is a time of so many seconds, at most longestLimit.
-func Bounded(seconds float64) time.Duration {
-	return time.Duration(min(seconds, longestLimit.Seconds()) * float64(time.Second))
+	return max(leastLimit, speed.Bounded(predictions*float64(tokens)*r.seconds/r.tokens))
 }

@@ -20,7 +20,7 @@ func TestTimeoutFollowsTheObservedRate(t *testing.T) {
 	}
 	r = Rate{}
 	r.Observe(1, time.Hour)
-	assert.Equal(t, longestLimit, r.Limit(1<<40), "a speed near zero does not make a limit that wraps around")
+	assert.Equal(t, 24*time.Hour, r.Limit(1<<40), "a speed near zero does not make a limit that wraps around")
 }
 
 // A long prompt must outweigh a crowd of short ones, whose time is overhead.

@@ -1,6 +1,5 @@
 // Package prefill is the prefill leg: it calls the worker and returns its answer, whose hand-off metadata a connector
-// reads. It also measures how fast workers compute prompts ([Rate], [Fits]) and derives how long a prompt may take
-// ([Limits]).
+// reads. It also measures how fast workers compute prompts and derives how long a prompt may take ([Limits]).
 package prefill
 
 import (
@@ -16,6 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -37,14 +37,14 @@ type Room struct {
 	roster    *pools.Roster
 	transport http1.Transport
 	limits    *Limits
-	fits      *Fits
+	fits      *speed.Fits
 	runs      http1.Pool[run, *run]
 	ended     sync.Map // by worker, when its latest prefill succeeded: a time.Time
 }
 
 // New returns a room.
 func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, limits: NewLimits(), fits: NewFits()}
+	return &Room{cfg: cfg, roster: roster, transport: transport, limits: NewLimits(), fits: speed.NewFits(speed.Prompt())}
 }
 
 func (r *Room) pool(model string) *pools.Pool { return r.roster.Snapshot(model, pools.Prefill) }
@@ -137,12 +137,13 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg http1.Leg) (ans
 	took := time.Since(start)
 	r.ended.Store(worker.ID, start.Add(took))
 	r.limits.Observe(worker.Model, worker.ID, booked, took)
-	r.fit(lease, answer.Info.CachedTokens, took)
+	Learn(r.fits, lease, answer.Info.CachedTokens, took, start.Add(took))
 	return answer, nil
 }
 
-// fit records how long a prefill took that had its worker to itself.
-func (r *Room) fit(lease *router.Lease, cached int, took time.Duration) {
+// Learn records in fits how long the leased worker took for a prompt that it had no other prompt ahead of. cached is what
+// the engine reports, below 0 for unknown.
+func Learn(fits *speed.Fits, lease *router.Lease, cached int, took time.Duration, now time.Time) {
 	w, expected := lease.Worker, lease.Overlap*lease.Worker.BlockSize
 	if lease.BacklogTokens != lease.PrefillTokens {
 		return
@@ -150,24 +151,21 @@ func (r *Room) fit(lease *router.Lease, cached int, took time.Duration) {
 	if cached < 0 {
 		cached = expected
 	}
-	r.fits.Observe(kindOf(w), w.ID, w.Incarnation, lease.PrefillTokens+expected-cached, cached, took, time.Now())
+	fits.Observe(KindOf(w), w.ID, w.Incarnation, lease.PrefillTokens+expected-cached, cached, took, now)
 }
 
-func kindOf(w *pools.Worker) Kind {
-	return Kind{Model: w.Model, Engine: w.Engine, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
+// KindOf returns the kind of workers that are as fast as w.
+func KindOf(w *pools.Worker) speed.Kind {
+	return speed.Kind{Model: w.Model, Engine: w.Engine, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
 }
 
-// Forecast is a [router.Forecast] of prefill workers: by the fit of the worker's kind, else by the worker's rate.
+// Forecast is a [router.Forecast] of prefill workers.
 func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
-	if own, ok := r.fits.Predict(kindOf(w), w.ID, uncached, cached); ok {
-		if booked == 0 {
-			return own, true
-		}
-		before, _ := r.fits.Predict(kindOf(w), w.ID, booked, 0) // as one prompt: their prefixes are unknown
-		return before + own, true
-	}
-	return Predicted(r.Rate(w.ID), booked+uncached)
+	return r.fits.Predict(KindOf(w), w.ID, booked, uncached, cached)
 }
+
+// Off returns the share by which the worker's latest prompts were off their forecast, 0 while unknown.
+func (r *Room) Off(worker string) float64 { return r.fits.Off(worker) }
 
 // Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.
 func (r *Room) Rate(worker string) float64 { return r.limits.PerSecond(worker) }

@@ -105,6 +105,7 @@ func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
 	c.modeChanged = c.mode != k.latest && c.mode.Reason != ""
 	k.latest = c.mode
 	c.why.Policy, c.query.late = c.mode.Policy, k.plan != nil && c.mode.Policy == "eft"
+	c.query.timed = c.mode.Policy == "eft" && !k.cfg.ignoresOverlap()
 	if c.query.late {
 		c.planned = k.plan.begin(c.query.Drain, c.view)
 	}
@@ -223,7 +224,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 		e.PrefillTokens = l.PrefillTokens
 		switch {
 		case l.PrefillTokens == 0:
-		case q.late:
+		case q.timed:
 			e.PrefillTime = k.cfg.Forecast.own(q, w)
 		case k.cfg.PrefillLoad == online && k.cfg.Forecast != nil:
 			if d, ok := k.cfg.Forecast(w.Worker, 0, l.PrefillTokens, q.ISL-l.PrefillTokens); ok {

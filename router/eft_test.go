@@ -109,12 +109,20 @@ func TestEFTWhereWorkersDoBoth(t *testing.T) {
 		}
 		assert.False(t, r.BindsLate(p), "mode %s binds late", mode)
 	}
-	// 1,000 tokens of which a has 200 cached, among ten answers, cost 3,200; on b, which has 500 to compute and no answer, 1,500.
-	q := &query{Request: &Request{ISL: 1000}, BlockSize: 10}
-	a := candidate{Overlap: 20, Load: load.Account{Requests: 10}}
-	b := candidate{Load: load.Account{PrefillTokens: 500}}
-	ca, cb := amongAnswers(q, &a), amongAnswers(q, &b)
-	assert.True(t, ca == 3200 && cb == 1500, "the costs are %v and %v", ca, cb)
+	// 1,000 tokens of which a has 200 cached, among ten answers, cost 3.2 s at 1 ms a token; on b, which has 0.5 s to compute
+	// and no answer, 1.5 s. On c, which takes 4 ms a token and has nothing to do, it is 4 s.
+	cfg := inMode("eft").For(pools.Both)
+	cfg.Forecast = func(w *pools.Worker, _, uncached, _ int) (time.Duration, bool) {
+		return time.Duration(uncached*w.MaxNumSeqs) * time.Millisecond, true
+	}
+	q := &query{Request: &Request{ISL: 1000}, BlockSize: 10, costs: make([]float64, 3), why: &Why{}}
+	at, cost, ok := policies["eft"].make(cfg)(q, []candidate{
+		{Worker: &pools.Worker{MaxNumSeqs: 1}, Overlap: 20, Load: load.Account{Requests: 10}},
+		{Worker: &pools.Worker{MaxNumSeqs: 1}, Left: 500 * time.Millisecond},
+		{Worker: &pools.Worker{MaxNumSeqs: 4}},
+	})
+	assert.True(t, ok && at == 1 && cost == 1.5, "%d at %v", at, cost)
+	assert.InDeltaSlice(t, []float64{3.2, 1.5, 4}, q.costs, 1e-9)
 }
 
 // Where no time is known, mode eft takes every token to take as long: a burst with one cached prefix does not end on one worker.

@@ -116,6 +116,7 @@ type query struct {
 	costs []float64  // the costs of all candidates, if the policy has costs; nil if not requested
 	why   *Why       // nil unless explained
 	late  bool       // prompts are bound late
+	timed bool       // prompts are booked with the time that they should take
 }
 
 // blocks returns the blocks of the prompt, rounded up.

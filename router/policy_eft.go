@@ -15,27 +15,23 @@ func init() {
 			switch {
 			case c.ignoresOverlap():
 				return policies["kv"].make(c) // as with min-ttft: the blocks they hold decide
-			case c.TrackActiveBlocks:
-				return byCost(amongAnswers)
 			}
 			forecast := c.Forecast
+			if c.TrackActiveBlocks {
+				return byCost(func(q *query, c *candidate) float64 {
+					return c.Left.Seconds() + float64(forecast.own(q, c).Seconds()*(1+float64(perAnswer*float64(c.Load.Requests))))
+				})
+			}
 			return byCost(func(q *query, c *candidate) float64 {
 				return (c.Left + forecast.own(q, c)).Seconds() + float64(perRest*c.Delays.Seconds())
 			})
 		})
 }
 
-// perAnswer is what delaying one running answer counts against delaying the prompt itself. It is below 1 because an answer
-// spreads the delay over all its tokens. perRest is the same of the rest of a prompt in slices, which takes long in any case.
+// perAnswer is what delaying one running answer counts against delaying the prompt itself: where answers are generated
+// too, a prompt's own time counts once more, in part, for each that waits. It is below 1 because an answer spreads the
+// delay over all its tokens. perRest is the same of the rest of a prompt in slices, which takes long in any case.
 const perAnswer, perRest = .3, .2
-
-// amongAnswers is what a prompt costs where answers are generated too, in tokens to compute: those before its first token,
-// and its own ones once more, in part, for each answer that waits while they are computed.
-//
-//	booked prefill tokens + uncached tokens of this prompt · (1 + perAnswer · requests in flight)
-func amongAnswers(q *query, c *candidate) float64 {
-	return float64(c.Load.PrefillTokens) + float64(float64(q.uncached(c))*(1+perAnswer*float64(c.Load.Requests)))
-}
 
 // own is how long the prompt should take a candidate that has nothing else to do. Where nothing is known of it, a token
 // takes a common one's time: any figure, as long as it is the same for all.

@@ -243,7 +243,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		if v.restOnly {
 			w.Spared = w.Overlap
 		}
-		if w.Left, w.Delays = 0, 0; c.query.late {
+		if w.Left, w.Delays = 0, 0; c.query.timed {
 			w.Left = page.Left(now)
 			if c.planned != nil {
 				w.Left += c.planned[i]

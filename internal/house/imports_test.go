@@ -32,6 +32,7 @@ var ground = storey{
 	"internal/setting":  {"internal/terminal"},
 	"internal/terminal": {},
 	"internal/metrics":  {},
+	"internal/speed":    {},
 	// Traces.
 	"internal/trace": {"internal/guard", "internal/metrics", "lab/testkit", "internal/setting"},
 	// KV events, from the bytes up.
@@ -91,7 +92,8 @@ var lab = storey{
 	"lab/replay": {"internal/auth", "lab/testkit", "internal/openai", "internal/terminal", "internal/setting",
 		"internal/tokens"},
 	"lab/simulate": {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica",
-		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "prefill", "internal/terminal", "internal/tokens"},
+		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "internal/speed", "prefill", "internal/terminal",
+		"internal/tokens"},
 	"lab/devfleet":       {below, "lab/engine"},                 // the product's own composition, with simulated workers
 	"lab/fleet":          {below, "lab/devfleet", "lab/engine"}, // the harness of tests of the whole gateway
 	"bench":              {below, "lab/replay", "lab/testkit"},
@@ -142,7 +144,7 @@ var labUsers = []string{"lab.go"}
 var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
-var legs = []string{"internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai",
+var legs = []string{"internal/tokens", "internal/setting", "internal/speed", "pools", "router", "router/load", "fault", "internal/openai",
 	"internal/http1", "lab/testkit"}
 
 // allowed returns why a file of the package from may not import the package to, or nil.

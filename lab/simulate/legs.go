@@ -225,6 +225,7 @@ func (r *run) output(machine int32, o *engine.Output) {
 		if links.Arrived(&q.transfer, now, now); q.remote == nil {
 			q.cached = o.Cached
 			links.Computed(q.d.Worker, q.isl, time.Duration(r.now-q.sent))
+			r.gateways[q.gateway].speeds.observe(q.d, o.Cached, time.Duration(r.now-q.sent), now)
 		}
 		q.d.PrefillDone(now)
 		q.d.Bind(now)

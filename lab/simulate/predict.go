@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
@@ -31,45 +32,19 @@ func (g *gateway) forecasting(configs map[pools.Role]router.Config) map[pools.Ro
 	return out
 }
 
-// learned is a gateway's fit of the workers' speed from their answers, as in package prefill.
-type learned struct {
-	fits  *prefill.Fits
-	rates map[string]*prefill.Rate // by worker
-}
+// learned is a gateway's fit of the workers' speed from their answers, as in packages prefill and decode.
+type learned struct{ fits *speed.Fits }
 
-func newLearned() *learned { return &learned{prefill.NewFits(), map[string]*prefill.Rate{}} }
+func newLearned() *learned { return &learned{speed.NewFits(speed.Prompt())} }
 
-func kindOf(w *pools.Worker) prefill.Kind {
-	return prefill.Kind{Model: w.Model, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
-}
-
-// observe records how long the prompt, or the slice, that is booked by l took.
+// observe records how long the prompt, or the slice, that is booked by lease took.
 func (l *learned) observe(lease *router.Lease, cached int, took time.Duration, now time.Time) {
-	w := lease.Worker
-	rate := l.rates[w.ID]
-	if rate == nil {
-		rate = new(prefill.Rate)
-		l.rates[w.ID] = rate
-	}
-	rate.Observe(lease.BacklogTokens, took)
-	if lease.BacklogTokens == lease.PrefillTokens {
-		l.fits.Observe(kindOf(w), w.ID, w.Incarnation, lease.PrefillTokens+lease.Overlap*w.BlockSize-cached, cached, took, now)
-	}
+	prefill.Learn(l.fits, lease, cached, took, now)
 }
 
-// forecast is a router.Forecast by the fits or, while there are none, by the worker's rate.
+// forecast is a router.Forecast.
 func (l *learned) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
-	if own, ok := l.fits.Predict(kindOf(w), w.ID, uncached, cached); ok {
-		before := time.Duration(0)
-		if booked > 0 {
-			before, _ = l.fits.Predict(kindOf(w), w.ID, booked, 0)
-		}
-		return before + own, true
-	}
-	if rate := l.rates[w.ID]; rate != nil {
-		return prefill.Predicted(rate.PerSecond(), booked+uncached)
-	}
-	return 0, false
+	return l.fits.Predict(prefill.KindOf(w), w.ID, booked, uncached, cached)
 }
 
 // forecast predicts the TTFT by the fit. It adds booked tokens at the linear rate, as their prefixes are unknown, and

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
@@ -27,6 +28,7 @@ type requestMetrics struct {
 
 	models metrics.Kept[string, *series]
 	seen   metrics.Kept[string, *observed] // by worker
+	gaps   *speed.Fits                     // of the time between tokens
 }
 
 var (
@@ -246,17 +248,19 @@ func (m *requestMetrics) model(r *handoff.Record) *series {
 }
 
 func (m *requestMetrics) worker(id string) *observed {
-	return m.seen.Get(id, func() *observed { return &observed{} })
+	return m.seen.Get(id, func() *observed { return &observed{id: id, fits: m.gaps} })
 }
 
 // forget drops the observations of workers that left all pools.
 func (m *requestMetrics) forget(all []*pools.Pool) {
-	m.seen.Drop(func(id string) bool {
+	gone := func(id string) bool {
 		return !slices.ContainsFunc(all, func(p *pools.Pool) bool {
 			_, here := p.Member(id)
 			return here
 		})
-	})
+	}
+	m.seen.Drop(gone)
+	m.gaps.Forget(gone)
 }
 
 var releaseResults = [...]string{"released", "failed"}

@@ -9,21 +9,28 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
 // observed is what was observed of one worker's process: memory of fixed size, and the same for its latest figures.
 type observed struct {
+	id   string
+	fits *speed.Fits // of the time between tokens
+
 	ttft, gap atomic.Uint64 // the latest, as bits of float64 seconds; 0 is none
 	isl       atomic.Int64  // of the request that set ttft
 
 	running atomic.Int64 // calls through this gateway
 	others  atomic.Int64 // requests that other gateways have booked
+	context atomic.Int64 // tokens in its booked blocks
 	tokens  atomic.Int64 // that came gap by gap, and the sum of the gaps
 	gaps    atomic.Int64
 
 	mu             sync.Mutex // guards all below
 	incarnation    string
+	kind           speed.Kind
 	taken          time.Time // when the gaps were last taken
 	atTaken        [2]int64  // tokens and gaps then
 	prompt, answer fault.Pace
@@ -61,6 +68,7 @@ func (w *observed) began(of *pools.Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.incarnation != of.Incarnation {
+		w.kind = prefill.KindOf(of)
 		w.incarnation, w.prompt, w.answer, w.first, w.calls = of.Incarnation, fault.Pace{}, fault.Pace{}, fault.Pace{}, fault.Share{}
 		w.rate, w.standing = throughput{}, fault.Standing{}
 	}
@@ -87,7 +95,9 @@ func (w *observed) token(gap time.Duration) {
 	sums := [2]int64{w.tokens.Load(), w.gaps.Load()}
 	n, sum := sums[0]-w.atTaken[0], sums[1]-w.atTaken[1]
 	w.taken, w.atTaken = now, sums
-	w.answer.Observe(int(max(1, w.running.Load()+w.others.Load())), time.Duration(sum/max(1, n)), now)
+	batch, mean := int(max(1, w.running.Load()+w.others.Load())), time.Duration(sum/max(1, n))
+	w.answer.Observe(batch, mean, now)
+	w.fits.Observe(w.kind, w.id, w.incarnation, batch, int(w.context.Load()), mean, now)
 	w.rate.add(int(n), now)
 }
 
@@ -167,6 +177,7 @@ func (f *Fleet) judge(now time.Time) {
 			m := p.Members[i].Worker
 			w := f.observer.worker(m.ID)
 			w.others.Store(int64(loads[i].Others.Requests))
+			w.context.Store(int64(loads[i].ActiveBlocks * m.BlockSize))
 			w.mu.Lock()
 			prompt, answer, calls := w.prompt, w.answer, w.calls
 			before[m.ID] = w.standing

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
@@ -129,9 +130,41 @@ func TestWorkersLeaveNoMemory(t *testing.T) {
 	})
 }
 
+// The time between a worker's tokens is predicted for the load that it had, and for a higher one, also of a worker that is
+// new; what its latest ones were off is reported.
+func TestTokensAreForecast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, roster := compared(t)
+		w, next := worker("d", pools.Both), worker("new", pools.Both)
+		for _, w := range []pools.Worker{w, next} {
+			require.NoError(t, roster.Put(w))
+		}
+		for _, streams := range []int{1, 8, 32} { // of 4 ms, and 0.1 ms more for each
+			var all sync.WaitGroup
+			for range streams {
+				all.Go(func() {
+					call(f.observer, &w, 100, 400, time.Millisecond, 4*time.Millisecond+time.Duration(streams)*100*time.Microsecond)
+				})
+			}
+			all.Wait()
+		}
+		for _, id := range []string{"d", "new"} {
+			for batch, want := range map[int]time.Duration{1: 4100 * time.Microsecond, 32: 7200 * time.Microsecond, 64: 10400 * time.Microsecond} {
+				got, ok := f.observer.gaps.Predict(prefill.KindOf(&w), id, 0, batch, 0)
+				assert.True(t, ok && (got-want).Abs() <= want/5, "%s, %d streams: %v, %v; want %v", id, batch, got, ok, want)
+			}
+		}
+		assert.InDelta(t, .1, f.observer.gaps.Off("d"), .1)
+		assert.Zero(t, f.observer.gaps.Off("new"))
+		roster.Remove("d")
+		f.judge(time.Now())
+		assert.Zero(t, f.observer.gaps.Off("d"), "it has left")
+	})
+}
+
 // A worker's tokens come on many streams at a time, and cost no allocation.
 func TestTokensAreTakenTogether(t *testing.T) {
-	w := &observed{}
+	w := &observed{fits: speed.NewFits(speed.Token())}
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -147,7 +180,7 @@ func TestTokensAreTakenTogether(t *testing.T) {
 }
 
 func BenchmarkToken(b *testing.B) {
-	w := &observed{}
+	w := &observed{fits: speed.NewFits(speed.Token())}
 	for b.Loop() {
 		w.token(time.Millisecond)
 	}

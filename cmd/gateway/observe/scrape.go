@@ -108,6 +108,15 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 		}
 		return fleet.rooms.Prefill.Rate(w.ID)
 	})
+	known("frontend_worker_prompt_forecast_error", "Share by which its latest prompts took more or less than forecast.",
+		func(w *pools.Worker) float64 {
+			if w.Role == pools.Prefill {
+				return fleet.rooms.Prefill.Off(w.ID)
+			}
+			return fleet.rooms.Decode.Off(w.ID)
+		})
+	known("frontend_worker_token_forecast_error", "Share by which its latest tokens took more or less than forecast.",
+		func(w *pools.Worker) float64 { return o.gaps.Off(w.ID) })
 	known("frontend_worker_last_time_to_first_token_seconds", "TTFT of the latest request whose prompt the worker computed.",
 		func(w *pools.Worker) float64 { return math.Float64frombits(o.worker(w.ID).ttft.Load()) })
 	known("frontend_worker_last_input_sequence_tokens", "Prompt tokens of that request.",

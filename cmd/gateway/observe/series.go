@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/speed"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
@@ -45,7 +46,7 @@ type legSeries struct {
 var phases = map[pools.Role]string{pools.Prefill: "prefill", pools.Decode: "decode", pools.Both: "aggregated"}
 
 func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
-	set, m := metrics.In(reg), &requestMetrics{}
+	set, m := metrics.In(reg), &requestMetrics{gaps: speed.NewFits(speed.Token())}
 	overhead := func(what, help string) prometheus.Observer {
 		return set.Histogram("router_overhead_"+what+"_seconds", help, overheadBuckets).WithLabelValues()
 	}

@@ -60,14 +60,15 @@ func TestModelsStateTheShortestContext(t *testing.T) {
 	}
 }
 
-// TestForecastGoesByTheRole: a prefill worker's forecast is the prefill leg's, that
-// of one that does both goes by the decode leg's rate; without one nothing is forecast.
+// TestForecastGoesByTheRole: a prefill worker's forecast is the prefill leg's, that of one that does both the decode leg's.
 func TestForecastGoesByTheRole(t *testing.T) {
 	f := forecast{
 		prefill: func(w *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
 			return time.Duration(booked+uncached) * time.Millisecond, w.ID == "p"
 		},
-		both: func(id string) float64 { return map[string]float64{"b": 500}[id] },
+		decode: func(w *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
+			return time.Duration(booked+uncached) * 2 * time.Millisecond, w.ID == "b"
+		},
 	}
 	for _, c := range []struct {
 		id   string
@@ -78,7 +79,7 @@ func TestForecastGoesByTheRole(t *testing.T) {
 		{"p", pools.Prefill, 3 * time.Second, true},
 		{"b", pools.Both, 6 * time.Second, true},
 		{"new", pools.Prefill, 3 * time.Second, false},
-		{"p", pools.Both, 0, false},
+		{"p", pools.Both, 6 * time.Second, false},
 	} {
 		w := workerOf(c.id, c.role)
 		if d, ok := f.of(&w, 1000, 2000, 500); (d-c.want).Abs() > c.want/100 || ok != c.ok {

@@ -130,7 +130,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.decode = decode.New(cfg.Decode, g.Roster, transport)
 	g.Roster.OnChange(g.decode.Forget)
 	engineBlock := func(w *pools.Worker, rank int) int { return g.feed.EngineBlock(w, rank) } // the feed writes into the routers' indexes
-	if g.routers, err = router.NewSet(cfg.routers((&forecast{g.prefill.Forecast, g.decode.Rate}).of, engineBlock), log); err != nil {
+	if g.routers, err = router.NewSet(cfg.routers((&forecast{g.prefill.Forecast, g.decode.Forecast}).of, engineBlock), log); err != nil {
 		return nil, err
 	}
 	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
@@ -233,8 +233,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 
 // forecast predicts TTFT by what the legs have observed.
 type forecast struct {
-	prefill router.Forecast
-	both    func(worker string) float64 // tokens a second, 0 if unknown
+	prefill, decode router.Forecast
 }
 
 // of is a router.Forecast. It ignores the transfer, which counts as equal for all workers.
@@ -242,7 +241,7 @@ func (f *forecast) of(w *pools.Worker, booked, uncached, cached int) (time.Durat
 	if w.Role == pools.Prefill {
 		return f.prefill(w, booked, uncached, cached)
 	}
-	return prefill.Predicted(f.both(w.ID), booked+uncached)
+	return f.decode(w, booked, uncached, cached)
 }
 
 // addFeed follows KV events, if there is a bus or a router needs them.
