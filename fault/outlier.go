@@ -110,6 +110,24 @@ func Judge(all []Observed, before map[string]Standing, now time.Time) map[string
 	return out
 }
 
+// Ejected returns which outliers of a pool get no new requests, the worst first: at most a share of its workers, at least one,
+// and never so many that fewer than two others are left. able are the workers that take requests.
+func Ejected(standings map[string]Standing, able []string, share float64) []string {
+	worst := slices.DeleteFunc(slices.Clone(able), func(id string) bool { return standings[id].Outlier == "" })
+	badness := func(id string) float64 {
+		if s := standings[id]; s.Outlier != FailingCalls {
+			return s.Slowest()
+		}
+		return 0
+	}
+	slices.SortFunc(worst, func(a, b string) int { return cmp.Or(cmp.Compare(badness(a), badness(b)), cmp.Compare(a, b)) })
+	most := min(max(1, int(share*float64(len(able)))), len(able)-leastOthers)
+	if share <= 0 || most <= 0 {
+		return nil
+	}
+	return worst[:min(most, len(worst))]
+}
+
 // figures are one figure of each worker of a kind.
 type figures struct {
 	at    []figure

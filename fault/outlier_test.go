@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -229,4 +230,22 @@ func TestPaceTakesAnything(t *testing.T) {
 	}
 	assert.Zero(t, testing.AllocsPerRun(100, func() { p.all[0].Prefill.Observe(8, 1, p.now) }), "allocations an observation")
 	assert.Empty(t, Judge(nil, nil, p.now))
+}
+
+// The worst are ejected, as many as the share allows and one at least; two others always stay.
+func TestEjected(t *testing.T) {
+	standings := map[string]Standing{
+		"a": {Prefill: .3, Outlier: SlowPrefill}, "b": {Decode: .1, Outlier: SlowDecode}, "c": {Decode: 1, Outlier: FailingCalls},
+		"d": {Prefill: 1}, "e": {Prefill: 1},
+	}
+	for _, tt := range []struct {
+		able  string
+		share float64
+		want  string
+	}{
+		{"abcdefgh", 0, ""}, {"abcdefgh", .1, "c"}, {"abcdefgh", .25, "cb"}, {"abcdefgh", .5, "cba"}, {"defgh", .5, ""},
+		{"abcd", .5, "cb"}, {"abc", .5, "c"}, {"ab", .5, ""}, {"a", .5, ""}, {"", .5, ""}, {"bdeghi", .5, "b"},
+	} {
+		assert.Equal(t, tt.want, strings.Join(Ejected(standings, strings.Split(tt.able, ""), tt.share), ""), "%+v", tt)
+	}
 }

@@ -61,6 +61,8 @@ type Rooms struct {
 	// Reannounce reports whether requests to a worker's rank ask its engine to announce the cached blocks they use,
 	// after lost events. It may be nil.
 	Reannounce func(w *pools.Worker, rank int) bool
+	// Ejected returns the workers of a pool that get requests only if no other worker could serve them. It may be nil.
+	Ejected func(pool *pools.Pool) []string
 	// Between finds the connector of a prefill and a decode worker, or returns why there is none; nil is
 	// [connector.Between].
 	Between func(p, d *pools.Worker) (connector.Connector, error)
@@ -116,7 +118,7 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	f.ids.seed = cfg.Seed
 	f.releaseKV = func(kv *StagedKV) { f.cleanup.release(kv.connector, *kv.round, kv.KV) }
 	f.placer = placement.Placer{
-		Routers: rooms.Routers, Permits: rooms.Breakers, Fallback: cfg.DecodeFallback, Transfers: &f.links,
+		Routers: rooms.Routers, Permits: rooms.Breakers, Ejected: rooms.Ejected, Fallback: cfg.DecodeFallback, Transfers: &f.links,
 		Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err },
 	}
 	f.links.core = placement.NewLinks(func(p *pools.Worker, tokens int) (time.Duration, bool) {

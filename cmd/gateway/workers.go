@@ -59,6 +59,7 @@ type workerRow struct {
 	DecodeSpeed                 float64  `json:"decode_speed"`
 	Failed                      float64  `json:"failed_share"`
 	Outlier                     string
+	Ejected                     bool
 }
 
 // slowest returns the lower of the worker's speeds, 0 while unknown.
@@ -76,9 +77,9 @@ func (w *workerRow) speed() string {
 	case "":
 		return text
 	case fault.FailingCalls:
-		return fmt.Sprintf("%s, %.0f %% fail", text, 100*w.Failed)
+		return fmt.Sprintf("%s, %.0f %% fail%s", text, 100*w.Failed, map[bool]string{true: ", ejected"}[w.Ejected])
 	}
-	return text + ", slow"
+	return text + map[bool]string{false: ", slow", true: ", slow, ejected"}[w.Ejected]
 }
 
 // find returns the worker with that id, or nil.

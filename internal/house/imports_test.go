@@ -91,7 +91,7 @@ var lab = storey{
 		"internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
 	"lab/replay": {"internal/auth", "lab/testkit", "internal/openai", "internal/terminal", "internal/setting",
 		"internal/tokens"},
-	"lab/simulate": {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica",
+	"lab/simulate": {"fault", "pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica",
 		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "internal/speed", "prefill", "internal/terminal",
 		"internal/tokens"},
 	"lab/devfleet":       {below, "lab/engine"},                 // the product's own composition, with simulated workers

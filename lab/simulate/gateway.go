@@ -21,6 +21,7 @@ type gateway struct {
 	queue    *queue.Core[int32]
 	slicing  placement.Slicing
 	links    *placement.Links
+	outliers *outliers
 	member   *member   // nil where nothing is shared
 	learned  *learned  // nil where predictions are the engines' own model
 	speeds   *learned  // of prefill, by which transfers are priced
@@ -45,7 +46,8 @@ func (r *run) addGateway(number int32) (err error) {
 	}
 	g.speeds = cmp.Or(g.learned, newLearned())
 	g.links = placement.NewLinks(g.computes)
-	g.placer = placement.Placer{Routers: g.routers, Fallback: true, Transfers: g.links}
+	g.outliers = r.newOutliers()
+	g.placer = placement.Placer{Routers: g.routers, Fallback: true, Transfers: g.links, Ejected: g.outliers.Ejected}
 	for i, m := range r.machines {
 		if m.worker.Role != pools.Decode {
 			to := g.routers.Index(Model, m.worker.Role)

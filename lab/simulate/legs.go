@@ -51,6 +51,7 @@ func (r *run) cached(i int32, now time.Time) int {
 func (r *run) reserve(i int32, d queue.Drain[int32], now time.Time) error {
 	ask := r.ask(i)
 	ask.Drain, ask.PlanOnly = d.Round, d.Planning
+	r.gateways[r.requests[i].gateway].outliers.judge(now)
 	placed, err := r.gateways[r.requests[i].gateway].placer.Book(r.fleet, &ask, nil, now)
 	if _, later := errors.AsType[queue.Later](err); !later && placement.Waits(err) {
 		return queue.ErrWait
@@ -230,7 +231,7 @@ func (r *run) output(machine int32, o *engine.Output) {
 		q.d.PrefillDone(now)
 		q.d.Bind(now)
 		r.gateways[q.gateway].drain()
-	} else if r.cfg.Gaps {
+	} else if r.gateways[q.gateway].outliers.token(r, machine, r.now-q.last); r.cfg.Gaps {
 		if q.gaps == nil {
 			q.gaps = r.spareGaps()
 		}
@@ -259,6 +260,7 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 	if o.Reason != engine.Aborted {
 		q.p.Bind(r.at(r.now))
 		r.gateways[q.gateway].speeds.observe(q.p, o.Cached, time.Duration(r.now-q.sent), r.at(r.now))
+		r.gateways[q.gateway].outliers.prefilled(q.p.Worker, q.p.BacklogTokens, time.Duration(r.now-q.sent), r.at(r.now))
 	}
 	stayed := q.done.Tokens > 0 && q.done.Worker == q.p.Worker.ID
 	if stayed && o.Reason != engine.Aborted {

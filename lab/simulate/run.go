@@ -51,6 +51,8 @@ type Config struct {
 	Gaps bool
 	// Readings is how many readings of the fleet's state a run takes over its arrivals; 0 for none.
 	Readings int
+	// Ejection is the share of a pool's workers that each gateway leaves out while they are outliers; 0 for none.
+	Ejection float64
 	// Name gives the id of a stage's request, which random choices hang on, by
 	// the index of each; nil calls them 0-0, 0-1 and so on.
 	Name func(stage, index int) string

@@ -39,11 +39,16 @@ func (p *Placer) blocked(pool *pools.Pool, adapter string) []string {
 // survey counts the workers of a pool that could serve an ask: they are up, have what it requires and room for its prompt.
 type survey struct {
 	blocked, trials []string // of the whole pool
-	free            bool     // one of them is neither blocked nor tried by the ask
-	onTrial         bool     // there are such workers, and all are on trial
+	ejected         []string
+	free            bool // one of them is neither blocked nor tried by the ask
+	rest            bool // nor ejected
+	onTrial         bool // there are such workers, and all are on trial
 }
 
 func (p *Placer) survey(pool *pools.Pool, ask *Ask, now time.Time) (s survey) {
+	if p.Ejected != nil {
+		s.ejected = p.Ejected(pool)
+	}
 	if s.blocked = p.blocked(pool, ask.Adapter); len(s.blocked) > 0 {
 		s.trials = p.Permits.OnTrial(leg(pool), ask.Adapter)
 	}
@@ -59,7 +64,7 @@ func (p *Placer) survey(pool *pools.Pool, ask *Ask, now time.Time) (s survey) {
 		if slices.Contains(s.trials, m.Worker.ID) {
 			testing++
 		} else if !slices.Contains(s.blocked, m.Worker.ID) && !slices.Contains(ask.Exclude, m.Worker.ID) {
-			s.free = true
+			s.free, s.rest = true, s.rest || !slices.Contains(s.ejected, m.Worker.ID)
 		}
 	}
 	s.onTrial = able > 0 && testing == able
@@ -73,14 +78,21 @@ type permitted struct {
 	onTrial  []pools.Role // in which every worker that could serve is on trial: its end is worth waiting for
 }
 
-// permits excludes workers on trial and, if the ask has others, blocked ones.
+// permits excludes workers on trial and, if the ask has others, blocked and ejected ones.
 func (r *Route) permits(now time.Time) permitted {
 	l := permitted{exclude: r.ask.Exclude}
 	for _, pool := range [...]*pools.Pool{r.Prefill, r.Decode} {
-		if len(r.placer.blocked(pool, r.ask.Adapter)) == 0 {
+		blocked := len(r.placer.blocked(pool, r.ask.Adapter)) > 0
+		if !blocked && (r.placer.Ejected == nil || len(r.placer.Ejected(pool)) == 0) {
 			continue
 		}
 		s := r.placer.survey(pool, r.ask, now)
+		if s.rest {
+			l.exclude = slices.Concat(l.exclude, s.ejected)
+		}
+		if !blocked {
+			continue
+		}
 		if s.free {
 			l.exclude = slices.Concat(l.exclude, s.blocked)
 			continue

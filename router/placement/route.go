@@ -19,6 +19,8 @@ type Placer struct {
 	Routers Routers
 	// Permits decide which workers may be called; nil permits every call.
 	Permits Permits
+	// Ejected returns the workers of a pool that get requests only if no other worker could serve them; nil for none.
+	Ejected func(pool *pools.Pool) []string
 	// Pairs returns why two workers cannot hand over; nil if any two can.
 	Pairs func(p, d *pools.Worker) error
 	// Fallback lets decode compute a prompt if no prefill worker can.

@@ -69,6 +69,9 @@ func (w *worker) Word() string {
 	case w.State == pools.Up.String() && w.Circuit != fault.Closed:
 		return "circuit " + strings.ReplaceAll(string(w.Circuit), "_", "-")
 	case w.State == pools.Up.String() && w.Outlier != "":
+		if w.Ejected {
+			return strings.ReplaceAll(w.Outlier, "_", " ") + ", ejected"
+		}
 		return strings.ReplaceAll(w.Outlier, "_", " ")
 	}
 	return w.State

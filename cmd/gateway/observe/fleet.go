@@ -2,6 +2,7 @@ package observe
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -60,6 +61,8 @@ type WorkerReport struct {
 	PrefillSpeed float64 `json:"prefill_speed,omitempty"`
 	DecodeSpeed  float64 `json:"decode_speed,omitempty"`
 	Outlier      string  `json:"outlier,omitempty"`
+	// Ejected reports that the outlier gets no new requests while others could serve them.
+	Ejected bool `json:"ejected,omitempty"`
 	// Circuit is the worker's breaker for its pool's leg, absent for a lost worker.
 	Circuit fault.State `json:"circuit,omitempty"`
 	// LostFor is how many seconds a lost, or configured and down, worker has not responded; else absent.
@@ -70,10 +73,21 @@ type WorkerReport struct {
 type Fleet struct {
 	rooms    handoff.Rooms
 	observer *Observer
+	ejected  atomic.Pointer[map[poolKey][]string]
 }
 
 // NewFleet returns the fleet of a flow's rooms. observer is the flow's.
-func NewFleet(rooms handoff.Rooms, observer *Observer) *Fleet { return &Fleet{rooms, observer} }
+func NewFleet(rooms handoff.Rooms, observer *Observer) *Fleet {
+	return &Fleet{rooms: rooms, observer: observer}
+}
+
+// Ejected returns the outliers of a pool that get no new requests while others could serve them.
+func (f *Fleet) Ejected(p *pools.Pool) []string {
+	if all := f.ejected.Load(); all != nil {
+		return (*all)[poolKey{p.Model, p.Role}]
+	}
+	return nil
+}
 
 // Report describes every pool and worker.
 func (f *Fleet) Report() []PoolReport {
@@ -101,6 +115,7 @@ func (f *Fleet) Report() []PoolReport {
 				wr.PrefillRate = 0 // no longer valid
 			} else {
 				f.observer.worker(w.ID).figures(&wr, now)
+				wr.Ejected = slices.Contains(f.Ejected(p), w.ID)
 			}
 			rep.Workers = append(rep.Workers, wr)
 		}

@@ -15,6 +15,7 @@ import (
 // Observer implements handoff.Observer: metrics, log lines, traces and the demand for workers.
 type Observer struct {
 	*requestMetrics
+	cfg    Config
 	log    *requestLog
 	demand *demand
 	traces *trace.Exporter // nil if no request is traced
@@ -25,7 +26,7 @@ var _ handoff.Observer = (*Observer)(nil)
 // New registers the request metrics with reg and logs to log. Spans of traced requests go to traces, which may be
 // nil.
 func New(cfg Config, reg prometheus.Registerer, log *slog.Logger, traces *trace.Exporter) *Observer {
-	return &Observer{newRequestMetrics(reg), newRequestLog(cfg, log), newDemand(cfg), traces}
+	return &Observer{newRequestMetrics(reg), cfg, newRequestLog(cfg, log), newDemand(cfg), traces}
 }
 
 // Queued implements [handoff.Observer], as do the methods below.

@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -152,8 +153,8 @@ func (w *observed) figures(out *WorkerReport, now time.Time) {
 // judgeEvery is how often workers are compared.
 const judgeEvery = time.Second
 
-// Run compares the workers of each pool once a second until ctx ends.
-func (f *Fleet) Run(ctx context.Context) error {
+// Run compares the workers of each pool once a second until ctx ends. It calls wake where a worker is ejected no longer.
+func (f *Fleet) Run(ctx context.Context, wake func(model string)) error {
 	ticks := time.NewTicker(judgeEvery)
 	defer ticks.Stop()
 	for {
@@ -161,20 +162,26 @@ func (f *Fleet) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticks.C:
-			f.judge(now)
+			for _, model := range f.judge(now) {
+				wake(model)
+			}
 		}
 	}
 }
 
-// judge compares the workers of each pool, and drops what was observed of workers that left.
-func (f *Fleet) judge(now time.Time) {
-	all := f.rooms.Roster.Pools()
+// judge compares the workers of each pool, and drops what was observed of workers that left. It returns the models with
+// a worker that is ejected no longer.
+func (f *Fleet) judge(now time.Time) (freed []string) {
+	all, ejected := f.rooms.Roster.Pools(), map[poolKey][]string{}
 	f.observer.forget(all)
 	for _, p := range all {
 		loads, before := f.loads(p), map[string]fault.Standing{}
-		seen := make([]fault.Observed, 0, len(p.Members))
+		seen, able := make([]fault.Observed, 0, len(p.Members)), []string{}
 		for i := range p.Members {
 			m := p.Members[i].Worker
+			if p.Members[i].Eligible(now) {
+				able = append(able, m.ID)
+			}
 			w := f.observer.worker(m.ID)
 			w.others.Store(int64(loads[i].Others.Requests))
 			w.context.Store(int64(loads[i].ActiveBlocks * m.BlockSize))
@@ -186,7 +193,12 @@ func (f *Fleet) judge(now time.Time) {
 				Worker: m.ID, Kind: m.Engine + " " + m.DeviceClass, Prefill: &prompt, Decode: &answer, Calls: &calls,
 			})
 		}
-		for id, s := range fault.Judge(seen, before, now) {
+		standings := fault.Judge(seen, before, now)
+		out := fault.Ejected(standings, able, f.observer.cfg.Ejection)
+		if ejected[poolKey{p.Model, p.Role}] = out; f.ejects(p, out) {
+			freed = append(freed, p.Model)
+		}
+		for id, s := range standings {
 			f.announce(p, id, before[id].Outlier, s)
 			w := f.observer.worker(id)
 			w.mu.Lock()
@@ -194,6 +206,25 @@ func (f *Fleet) judge(now time.Time) {
 			w.mu.Unlock()
 		}
 	}
+	f.ejected.Store(&ejected)
+	return freed
+}
+
+// ejects logs which workers of a pool are ejected from now on, and which no longer; ended reports whether there are such.
+func (f *Fleet) ejects(p *pools.Pool, now []string) (ended bool) {
+	before, log := f.Ejected(p), f.observer.log.log.With("model", p.Model, "role", string(p.Role))
+	for _, id := range now {
+		if !slices.Contains(before, id) {
+			log.Warn("worker ejected: it gets no new requests", "worker", id)
+		}
+	}
+	for _, id := range before {
+		if !slices.Contains(now, id) {
+			log.Info("worker gets requests again", "worker", id)
+			ended = true
+		}
+	}
+	return ended
 }
 
 // announce logs that a worker became an outlier, or is none any longer.

@@ -29,7 +29,7 @@ func compared(t *testing.T) (*Fleet, *pools.Roster) {
 	routers, err := router.NewSet(router.DefaultConfig().ByRole(), log)
 	require.NoError(t, err)
 	rooms := handoff.Rooms{Roster: roster, Routers: routers, Prefill: prefill.New(prefill.Config{}, roster, nil)}
-	return NewFleet(rooms, New(Config{}, prometheus.NewRegistry(), log, nil)), roster
+	return NewFleet(rooms, New(Config{Ejection: .25}, prometheus.NewRegistry(), log, nil)), roster
 }
 
 func worker(id string, role pools.Role) pools.Worker {
@@ -93,6 +93,7 @@ func TestWorkersAreCompared(t *testing.T) {
 			assert.InDelta(t, .15, slow.PrefillSpeed, .01, "prefill's speed")
 			assert.InDelta(t, .333, slow.TTFT, .01, "its time to an answer")
 			assert.Empty(t, like.Outlier)
+			assert.True(t, slow.Ejected && !like.Ejected, "ejected")
 			assert.InDelta(t, 1, like.PrefillSpeed, .01, "another one's speed")
 			slow, like = byID["decode-2"], byID["decode-1"]
 			assert.Equal(t, fault.SlowDecode, slow.Outlier)

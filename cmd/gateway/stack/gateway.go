@@ -159,6 +159,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Routers:    g.routers,
 		Languages:  g.languages,
 		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
+		Ejected:    func(p *pools.Pool) []string { return g.Fleet.Ejected(p) },
 		Starting:   g.starting,
 		PairChanged: func(p, d *pools.Worker, reason string) {
 			if reason == "" {
@@ -332,7 +333,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if g.remote != nil {
 		group.Go(func() error { return g.remote.Run(inner) })
 	}
-	group.Go(func() error { return g.Fleet.Run(inner) })
+	group.Go(func() error { return g.Fleet.Run(inner, g.Flow.Wake) })
 	group.Go(func() error { return g.console.Run(inner) })
 	group.Go(func() error { return g.examiner.run(inner) })
 	group.Go(func() error {
