@@ -116,7 +116,7 @@ func (l *list) pool(f *Facts, p *Pool) {
 		add(WorkerDisagrees, w, fmt.Sprintf("%s %s a context of %d tokens, others %d: the shortest bounds all requests",
 			names(w), verb(w, "has"), w[0].Context, context))
 	}
-	if w := which(func(w *Worker) bool { return slices.Contains([]string{"predicted", "silent", "recovering"}, w.Events) }); len(w) > 0 {
+	if w := which(func(w *Worker) bool { return w.Events == "silent" || w.EventsReason != "" }); len(w) > 0 {
 		reason := fmt.Sprintf("the caches of %d of %d %s workers are not followed: %s", len(w), all, p.Role, names(w))
 		if w[0].EventsReason != "" {
 			reason += ", " + w[0].EventsReason

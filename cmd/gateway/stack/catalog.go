@@ -121,7 +121,7 @@ func (g *Gateway) Workers() any {
 
 func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	r := sourceReport{
-		Worker: s.Source.Worker, Rank: s.Source.Rank, Transport: s.Transport, State: s.State.String(),
+		Worker: s.Source.Worker, Rank: s.Source.Rank, Transport: s.Transport,
 		Seq: s.Seq, Gaps: s.Gaps, Losses: s.Losses, Blocks: s.Blocks, Repaired: map[string]uint64{},
 	}
 	for _, method := range follow.Methods {
@@ -131,20 +131,28 @@ func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 		ago := time.Since(s.LastSeen).Round(time.Millisecond).Seconds()
 		r.Heard = &ago
 	}
-	switch {
+	var t eventTrust
+	t, r.Parity = g.trust(s)
+	r.State, r.Reason = t.state.String(), t.reason
+	return r
+}
+
+// trust returns how far a source's view is trusted, with its parity if it was ever compared.
+func (g *Gateway) trust(s follow.SourceStatus) (t eventTrust, parity *overlap.RankParity) {
+	switch t.state = s.State; {
 	case g.feed.Silent(s.Source):
-		r.Reason = "silent: " + feed.SilentCause
+		t.reason = "silent: " + feed.SilentCause
 	case s.State == follow.Predicted:
-		r.Reason = "loss"
+		t.reason = "loss"
 	}
 	slash := strings.LastIndexByte(s.Source.Pool, '/')
 	model, role := s.Source.Pool[:slash], pools.Role(s.Source.Pool[slash+1:])
 	if p, ok := g.routers.For(model, role).Sources().RankParity(overlap.Rank{Worker: s.Source.Worker, Rank: s.Source.Rank}); ok {
-		if r.Parity = &p; p.Marked && r.Reason == "" {
-			r.State, r.Reason = follow.Predicted.String(), "parity"
+		if parity = &p; p.Marked && t.reason == "" {
+			t = eventTrust{follow.Predicted, "parity"}
 		}
 	}
-	return r
+	return t, parity
 }
 
 // Cordon takes a worker out of the choice, or back in, and persists that. With move, its streams on all gateways resume

@@ -19,13 +19,28 @@ func Settings(r *setting.Resolved) []console.Setting {
 
 // eventStates returns the state of KV events by worker id: the worst of its ranks.
 func (g *Gateway) eventStates() map[string]string {
-	worst := []follow.State{follow.Live, follow.Waiting, follow.Recovering, follow.Silent, follow.Predicted}
-	states, at := map[string]string{}, map[string]int{}
-	for _, s := range g.feed.Sources() {
-		id, i := s.Source.Worker, slices.Index(worst, s.State)
-		if was, known := at[id]; !known || i > was {
-			states[id], at[id] = s.State.String(), i
-		}
+	states := map[string]string{}
+	for id, s := range g.eventTrust() {
+		states[id] = s.state.String()
 	}
 	return states
+}
+
+// eventTrust is a state of KV events, and why it is that if it should not be.
+type eventTrust struct {
+	state  follow.State
+	reason string
+}
+
+// eventTrust returns that of each worker: the worst of its ranks.
+func (g *Gateway) eventTrust() map[string]eventTrust {
+	worst := []follow.State{follow.Live, follow.Waiting, follow.Recovering, follow.Silent, follow.Predicted}
+	all := map[string]eventTrust{}
+	for _, s := range g.feed.Sources() {
+		now, _ := g.trust(s)
+		if was, known := all[s.Source.Worker]; !known || slices.Index(worst, now.state) > slices.Index(worst, was.state) {
+			all[s.Source.Worker] = now
+		}
+	}
+	return all
 }

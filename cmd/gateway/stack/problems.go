@@ -123,7 +123,7 @@ func (g *Gateway) facts(e *examiner, now time.Time) *problems.Facts {
 
 // poolFacts describes the pools and their workers.
 func (g *Gateway) poolFacts(e *examiner, waiting map[string]queue.Stats, now time.Time) (all []problems.Pool) {
-	view, events := g.Roster.View(), g.eventStates()
+	view, events := g.Roster.View(), g.eventTrust()
 	failures := map[string]string{}
 	for _, c := range e.breakers.States() {
 		if c.Adapter == "" && c.State != fault.Closed {
@@ -138,7 +138,7 @@ func (g *Gateway) poolFacts(e *examiner, waiting map[string]queue.Stats, now tim
 			one := problems.Worker{
 				ID: w.ID, State: w.State, Circuit: string(w.Circuit), Device: w.DeviceClass, PrefillTokens: w.PrefillTokens,
 				Requests: w.Requests, Slots: w.MaxNumSeqs * max(1, w.Ranks),
-				ActiveBlocks: w.ActiveBlocks, TotalBlock: w.TotalBlocks * max(1, w.Ranks), Events: events[w.ID],
+				ActiveBlocks: w.ActiveBlocks, TotalBlock: w.TotalBlocks * max(1, w.Ranks),
 			}
 			leg := pools.Decode
 			if r.Role == pools.Prefill {
@@ -154,6 +154,9 @@ func (g *Gateway) poolFacts(e *examiner, waiting map[string]queue.Stats, now tim
 				one.Slow = w.DecodeSpeed
 			case fault.FailingCalls:
 				one.Fails = true
+			}
+			if t, follows := events[w.ID]; follows {
+				one.Events, one.EventsReason = t.state.String(), t.reason
 			}
 			one.Failure = failures[w.ID+" "+string(leg)]
 			if m, known := view.Lookup(w.ID); known {

@@ -182,6 +182,7 @@ func TestBrowser(t *testing.T) {
 	for name, look := range map[string]func(*testing.T, *browser){
 		"pages": lookAtPages, "killed worker": lookAtKilledWorker, "keyboard": lookByKeyboard, "hidden tab": lookAtHiddenTab,
 		"many workers": lookAtManyWorkers,
+		"alarm":        lookAtAlarm,
 		"sign-in":      lookAtSignIn,
 		"screenshots":  lookAtScreenshots,
 	} {
@@ -189,6 +190,40 @@ func TestBrowser(t *testing.T) {
 			t.Parallel()
 			look(t, newFleet(t, name == "sign-in").open(t))
 		})
+	}
+}
+
+// What is wrong appears at the top of an open page, in both themes and at both widths, and the folded rest stays unfolded
+// while its ages go on.
+func lookAtAlarm(t *testing.T, b *browser) {
+	f := b.f
+	source := f.Gateway.Roster.From("test")
+	ghost := func(id string, role pools.Role) pools.Worker {
+		w := *f.Gateway.Roster.Snapshot("tandem-sim", role).Members[0].Worker
+		w.ID = id
+		return w
+	}
+	for _, theme := range []string{"light", "dark"} {
+		for _, width := range []int64{1280, 390} {
+			b.as(width, theme)
+			b.see("/")
+			b.until("nothing is wrong", `document.getElementById("alarm").textContent.trim() === "Healthy"`)
+			source.Lose(ghost("ghost-1", pools.Prefill))
+			source.Lose(ghost("ghost-2", pools.Decode))
+			b.until("both are named", `document.getElementById("alarm").textContent.includes("ghost-2") && document.querySelector("#alarm details li")`+
+				`?.textContent.includes("ghost-1") === true`)
+			assert.True(t, look[bool](b, `document.querySelector("#alarm details").open = true`))
+			age := `document.querySelector("#alarm details time").textContent`
+			before := look[string](b, age)
+			b.until("the age goes on", age+` !== "`+before+`"`)
+			assert.True(t, look[bool](b, `document.querySelector("#alarm details").open`), "unfolded")
+			for _, problem := range look[[]string](b, audit) {
+				t.Errorf("alarm %s at %d: %s", theme, width, problem)
+			}
+			b.clean("alarm")
+			source.Remove("ghost-1")
+			source.Remove("ghost-2")
+		}
 	}
 }
 
