@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -39,6 +40,22 @@ func TestEventsOfAGroup(t *testing.T) {
 	for _, part := range []string{report.Gateway + " answered at ", "INFO  worker   worker joined", " gateway joined the group replica="} {
 		assert.Contains(t, text, part)
 	}
+	_, _, err := b.complete("", "Hello", 2)
+	require.NoError(t, err)
+	var own struct {
+		Requests []struct {
+			ID string `json:"request_id"`
+		}
+	}
+	b.eventually("b has the request", func() bool {
+		_, body := get(b.url + "/requests?limit=1")
+		return json.Unmarshal([]byte(body), &own) == nil && len(own.Requests) == 1
+	})
+	status, page := get(a.url + "/console/requests?id=" + own.Requests[0].ID)
+	assert.True(t, status == http.StatusOK && strings.Contains(page, "kept by ") && strings.Contains(page, "<b>Prefill</b> prefill-1"),
+		"b's request at a: %d", status)
+	status, page = get(a.url + "/console/requests?id=nobodys")
+	assert.True(t, status == http.StatusNotFound && strings.Contains(page, "kept on 3 gateways."), "nobody's request at a: %d", status)
 	c.kill()
 	a.eventually("c's death is an event, and c is named as silent or gone", func() bool {
 		report, text = look("--since 30m --json --kind group")

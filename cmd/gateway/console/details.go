@@ -1,36 +1,105 @@
 package console
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
 
-// shownLatest and shownSlowest are the default lengths of the lists.
-const (
-	shownLatest  = 30
-	shownSlowest = 20
-)
+// shownRequests is the default length of the list.
+const shownRequests = 50
+
+// RequestsReport is the answer of GET /requests.
+type RequestsReport struct {
+	Gateway  string                 `json:"gateway"`
+	Kept     int                    `json:"kept"`     // requests stored by this gateway
+	Selected int                    `json:"selected"` // of them, by the query
+	Requests []Request              `json:"requests"`
+	Others   []observe.OtherGateway `json:"others,omitempty"`
+}
+
+// Requests answers for this gateway alone. One request by its id has its steps and costs.
+func (c *Console) Requests(q url.Values) (*RequestsReport, *openai.Error) {
+	asked, param, err := parseQuery(q, time.Now().UTC())
+	if err != nil {
+		return nil, openai.BadRequest(param, "%s", err.Error())
+	}
+	report := &RequestsReport{Requests: []Request{}}
+	if asked.id != "" {
+		if r, ok := c.recorder.Find(asked.id); ok {
+			r.Prefill.Why, r.Decode.Why = finite(r.Prefill.Why), finite(r.Decode.Why)
+			report.Selected, report.Requests = 1, append(report.Requests, r)
+		}
+		return report, nil
+	}
+	report.Requests, report.Kept, report.Selected = c.recorder.find(&asked)
+	for i := range report.Requests {
+		r := &report.Requests[i]
+		r.Steps, r.Prefill.Why, r.Decode.Why = nil, router.Why{}, router.Why{}
+	}
+	return report, nil
+}
+
+// finite returns a choice as JSON can have it.
+func finite(why router.Why) router.Why {
+	why.Terms = slices.Clone(why.Terms)
+	why.Cost = min(why.Cost, math.MaxFloat64)
+	for i := range why.Terms {
+		why.Terms[i].Cost = min(why.Terms[i].Cost, math.MaxFloat64)
+	}
+	return why
+}
+
+// list is the page of requests.
+type list struct {
+	*RequestsReport
+	Query   url.Values
+	Sorted  string
+	Used    string
+	Problem string
+}
 
 func (c *Console) requestsData(q url.Values) (any, string) {
 	revision := c.recorder.families.revision()
-	latest, slowest := c.recorder.Latest(), c.recorder.Slowest()
-	kept, more := len(latest), false
-	if !q.Has("all") {
-		more = kept > shownLatest || len(slowest) > shownSlowest
-		latest, slowest = latest[:min(kept, shownLatest)], slowest[:min(len(slowest), shownSlowest)]
+	page := list{RequestsReport: &RequestsReport{}, Query: q, Sorted: cmp.Or(q.Get("sort"), "arrived"), Used: c.recorder.use()}
+	if report, e := c.Requests(q); e != nil {
+		page.Problem = e.Param + ": " + e.Message
+	} else {
+		page.RequestsReport = report
 	}
-	return struct {
-		Latest, Slowest []Request
-		Kept            int
-		More            bool
-	}{latest, slowest, kept, more}, revision
+	return &page, revision
+}
+
+// Sort returns the page's address sorted by a column: the greatest first, or if it is already, the least.
+func (l *list) Sort(column string) string {
+	q := maps.Clone(l.Query)
+	if q.Set("sort", column); l.Sorted == column {
+		q.Set("sort", "+"+column)
+	}
+	return "/console/requests?" + q.Encode()
+}
+
+// Order returns a column's aria-sort.
+func (l *list) Order(column string) string {
+	switch l.Sorted {
+	case column:
+		return "descending"
+	case "+" + column:
+		return "ascending"
+	}
+	return "none"
 }
 
 // detail is one request's page.
@@ -66,7 +135,10 @@ func (c *Console) requestPage(name string) edge.Page {
 	}
 	r, ok := c.recorder.Find(name)
 	if !ok {
-		return c.missing("No request of that id is kept: the latest 200 are, and the slowest 50 of the last 15 minutes.")
+		r, ok = c.elsewhere(name)
+	}
+	if !ok {
+		return c.missing(r.Gateway)
 	}
 	d := detail{Request: r, Bars: r.bars(time.Now()), FamilyName: c.recorder.families.name(r.Family)}
 	for _, leg := range []struct {
@@ -95,6 +167,29 @@ func (c *Console) requestPage(name string) edge.Page {
 		Status: http.StatusOK, ContentType: html,
 		Body: c.render("page-request", frameData{Tab: tabs[2], Title: "Request " + r.ID}, &d),
 	}
+}
+
+// elsewhere asks the other gateways of the group for a request. If none has it, Gateway is what to tell the reader.
+func (c *Console) elsewhere(name string) (r Request, ok bool) {
+	report, e := c.src.Past("/requests", url.Values{"id": {name}, "group": {"true"}})
+	if e != nil {
+		return Request{Gateway: e.Message}, false
+	}
+	all := report.(*RequestsReport)
+	for _, r := range all.Requests {
+		return r, true
+	}
+	silent := 0
+	for _, other := range all.Others {
+		if other.Error != "" {
+			silent++
+		}
+	}
+	text := fmt.Sprintf("No request of that id is kept on %s.", plural(1+len(all.Others)-silent, "gateway", "gateways"))
+	if silent > 0 {
+		text += fmt.Sprintf(" %d of the group did not answer.", silent)
+	}
+	return Request{Gateway: text}, false
 }
 
 // bars returns the request's steps. A decode call is split into transfer, or its own prefill, and decode, unless the

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"cmp"
 	"errors"
+	"hash/maphash"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,9 +18,8 @@ import (
 )
 
 const (
-	// keptLatest and keptSlowest are how many finished requests are stored.
-	keptLatest  = 200
-	keptSlowest = 50
+	// keptSlowest is how many of the slowest requests are stored, each by TTFT, ITL and total time.
+	keptSlowest = 64
 	// slowFor is how long a slow request is stored before any newer one replaces it.
 	slowFor = 15 * time.Minute
 	// maxLive bounds the followed requests. More are counted, but not stored.
@@ -42,35 +43,42 @@ type Recorder struct {
 	terms    atomic.Int64 // candidates that may still be explained this second
 	watched  atomic.Bool  // some page is open
 	families families
+	seed     maphash.Seed // of the digests of sessions
+	began    time.Time
 
 	mu      sync.Mutex // guards all below
 	free    []*trace
+	fresh   []trace  // allocated together, and not used yet
 	made    int      // traces allocated
 	live    []*trace // requests in the gateway
-	latest  [keptLatest]*trace
-	cursor  int // next index in latest
-	slowest [keptSlowest]slow
-	floor   time.Duration // no faster request is one of the slowest
-	until   time.Time     // when the oldest of them may be replaced by any
+	shelves [shelves]shelf
+	slow    [3]slowest // by TTFT, ITL and total
+	round   uint64     // of the latest look at all
 	drawn   []*trace
 	drew    time.Time // arrival of the latest drawn one
 	models  map[string]*modelStats
 }
 
-type slow struct {
-	*trace
-	took time.Duration
-	at   time.Time
+// slowest is the slowest requests of the last slowFor.
+type slowest struct {
+	kept  [keptSlowest]slow
+	floor time.Duration // no faster request is one of them
+	until time.Duration // when the oldest of them may be replaced by any; as at, since the recorder began
 }
 
-// maxTraces bounds the requests that are live, stored or drawn.
-const maxTraces = maxLive + keptLatest + keptSlowest + maxDrawn
+type slow struct {
+	*trace
+	took, at time.Duration
+}
 
 var _ handoff.Observer = (*Recorder)(nil)
 
 // NewRecorder returns a recorder in front of next.
 func NewRecorder(next handoff.Observer) *Recorder {
-	r := &Recorder{next: next, models: map[string]*modelStats{}}
+	r := &Recorder{next: next, models: map[string]*modelStats{}, seed: maphash.MakeSeed(), began: time.Now()}
+	for i := range r.shelves {
+		r.shelves[i] = newShelf(shelfBytes[i])
+	}
 	r.families.init()
 	r.terms.Store(termsPerSecond)
 	return r
@@ -100,11 +108,12 @@ func (c *Recorder) take(r *handoff.Record) *trace {
 	var t *trace
 	if n := len(c.free); n > 0 {
 		t, c.free = c.free[n-1], c.free[:n-1]
-	} else if c.made < maxTraces {
-		t = new(trace)
-		c.made++
 	} else {
-		return nil
+		if len(c.fresh) == 0 { // as many as are live and stored at a time
+			c.fresh = make([]trace, 64)
+			c.made += len(c.fresh)
+		}
+		t, c.fresh = &c.fresh[0], c.fresh[1:]
 	}
 	t.begin(r, m.name)
 	t.at, t.holds = len(c.live), 1
@@ -171,6 +180,7 @@ func (c *Recorder) Ended(r *handoff.Record, err error) {
 	}
 	now := time.Now()
 	s := summarize(r, now)
+	s.session = c.session(cmp.Or(r.Call.Session, r.Call.Request.Session))
 	if n := len(s.Prefill.Why.Terms) + len(s.Decode.Why.Terms); n > 0 {
 		c.terms.Add(-int64(max(n, leastTerms)))
 	}
@@ -181,7 +191,15 @@ func (c *Recorder) Ended(r *handoff.Record, err error) {
 	s.Family = c.families.count(r, &s, m.name)
 	if t, ok := r.Mark.(*trace); ok {
 		t.finish(r, &s, now)
-		c.keep(t, &s, now)
+		switch {
+		case s.ok():
+			t.kind = succeeded
+		case r.Attempts == 0 || s.Outcome == fault.ClientGone.String():
+			t.kind = refusedOrLeft
+		default:
+			t.kind = failed
+		}
+		c.keep(t, now)
 	}
 }
 
@@ -199,49 +217,54 @@ func (c *Recorder) Released(kv prefill.KV, attempt string, err error) {
 // Warmed forwards to the next observer.
 func (c *Recorder) Warmed(model, outcome string) { c.next.Warmed(model, outcome) }
 
-// keep moves t from the live requests to the latest, and to the slowest if it qualifies. The caller holds mu.
-func (c *Recorder) keep(t *trace, s *summary, now time.Time) {
+// session returns a digest of a session's name: the names are clients' own.
+func (c *Recorder) session(name string) uint64 {
+	if name == "" {
+		return 0
+	}
+	return maphash.String(c.seed, name)
+}
+
+// keep moves t from the live requests to its shelf, and to the slowest if it qualifies. The caller holds mu.
+func (c *Recorder) keep(t *trace, now time.Time) {
 	last := len(c.live) - 1
 	c.live[last].at = t.at
 	c.live[t.at] = c.live[last]
 	c.live[last] = nil
 	c.live = c.live[:last]
-	if old := c.latest[c.cursor]; old != nil {
-		c.drop(old)
-	}
-	c.latest[c.cursor] = t // it takes over the live list's reference
-	c.cursor = (c.cursor + 1) % keptLatest
-
-	if took := s.slowness(); took > c.floor || now.After(c.until) {
-		c.keepSlow(t, took, now)
+	c.shelves[t.kind].push(t, shelfBytes[t.kind], c.drop) // it takes over the live list's reference
+	at := now.Sub(c.began)
+	for i, took := range [...]time.Duration{t.sum.TTFT, t.sum.ITL, t.sum.Total} {
+		if s := &c.slow[i]; took > s.floor || took > 0 && at > s.until {
+			s.keep(slow{t, took, at}, c.drop)
+		}
 	}
 }
 
-// keepSlow replaces the least slow, or an expired, request by t. The caller holds mu.
-func (c *Recorder) keepSlow(t *trace, took time.Duration, now time.Time) {
+// keep replaces the least slow, or an expired, request by t.
+func (s *slowest) keep(t slow, drop func(*trace)) {
 	least := 0
-	for i := range c.slowest {
-		k := &c.slowest[i]
-		if k.trace == nil || now.Sub(k.at) > slowFor {
+	for i := range s.kept {
+		k := &s.kept[i]
+		if k.trace == nil || t.at-k.at > slowFor {
 			k.took = 0
 		}
-		if k.took < c.slowest[least].took {
+		if k.took < s.kept[least].took {
 			least = i
 		}
 	}
-	if k := &c.slowest[least]; took > k.took {
+	if k := &s.kept[least]; t.took > k.took {
 		if k.trace != nil {
-			c.drop(k.trace)
+			drop(k.trace)
 		}
 		t.holds++
-		*k = slow{t, took, now}
+		*k = t
 	}
-	c.floor, c.until = took, now.Add(slowFor)
-	for i := range c.slowest {
-		k := &c.slowest[i]
-		c.floor = min(c.floor, k.took)
-		if end := k.at.Add(slowFor); k.trace != nil && end.Before(c.until) {
-			c.until = end
+	s.floor, s.until = t.took, t.at+slowFor
+	for i := range s.kept {
+		k := &s.kept[i]
+		if s.floor = min(s.floor, k.took); k.trace != nil {
+			s.until = min(s.until, k.at+slowFor)
 		}
 	}
 }
@@ -249,6 +272,9 @@ func (c *Recorder) keepSlow(t *trace, took time.Duration, now time.Time) {
 // drop releases one reference to t. The caller holds mu.
 func (c *Recorder) drop(t *trace) {
 	if t.holds--; t.holds == 0 {
+		t.mu.Lock()
+		t.sum, t.steps = summary{}, nil // they hold terms
+		t.mu.Unlock()
 		c.free = append(c.free, t)
 	}
 }
@@ -270,41 +296,11 @@ func (c *Recorder) model(name string) *modelStats {
 	return m
 }
 
-// Latest returns the requests that ended last, latest first.
-func (c *Recorder) Latest() []Request {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []Request
-	for i := range keptLatest {
-		if t := c.latest[(c.cursor+keptLatest-1-i)%keptLatest]; t != nil {
-			all = append(all, t.copied())
-		}
-	}
-	return all
-}
-
-// Slowest returns the slowest requests of the last quarter of an hour, slowest first.
-func (c *Recorder) Slowest() []Request {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []Request
-	for i := range c.slowest {
-		if k := &c.slowest[i]; k.trace != nil && time.Since(k.at) <= slowFor {
-			all = append(all, k.copied())
-		}
-	}
-	slices.SortStableFunc(all, func(a, b Request) int { return int(b.slowness() - a.slowness()) })
-	return all
-}
-
 // Find returns the request of that name: the gateway's or the client's. Of several with the client's name it returns the latest.
 func (c *Recorder) Find(name string) (found Request, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offer := func(t *trace) {
-		if t == nil {
-			return
-		}
 		t.mu.Lock()
 		hit := t.name == name || t.id == name && (!ok || t.arrived.After(found.Arrived))
 		t.mu.Unlock()
@@ -312,12 +308,7 @@ func (c *Recorder) Find(name string) (found Request, ok bool) {
 			found, ok = t.copied(), true
 		}
 	}
-	for i := range c.slowest {
-		offer(c.slowest[i].trace)
-	}
-	for _, t := range c.latest {
-		offer(t)
-	}
+	c.each(offer)
 	for _, t := range c.live {
 		offer(t)
 	}

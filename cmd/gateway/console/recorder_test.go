@@ -144,7 +144,7 @@ func TestWayOfAWholeAnswer(t *testing.T) {
 			if m := c.models["m"]; m.now.ended != 1 || m.now.ttft != (latencies{}) {
 				t.Errorf("handed %v: its end counts as a TTFT", handed)
 			}
-			assert.Zero(t, len(c.Slowest()), "handed %v: it is one of the N slowest", handed)
+			assert.True(t, c.slow[0].kept[0].trace == nil && c.slow[2].kept[0].trace != nil, "handed %v: it is one of the slowest by TTFT", handed)
 		})
 	}
 }
@@ -188,30 +188,6 @@ func TestWayOfARetry(t *testing.T) {
 	})
 }
 
-// The latest 200 are kept, and the slowest 50 of the last quarter of an hour, however many there were.
-func TestKeptRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewRecorder(deaf{})
-		for i := range 1000 {
-			serve(c, newRecord(i), time.Duration(i%100)*time.Millisecond, 0, 0, 0)
-		}
-		latest, slowest := c.Latest(), c.Slowest()
-		assert.True(t, len(latest) == keptLatest && latest[0].Name == "own-999" && latest[199].Name == "own-800",
-			"%d are kept, from %s to %s", len(latest), latest[0].Name, latest[len(latest)-1].Name)
-		if len(slowest) != keptSlowest || slowest[0].TTFT != 99*time.Millisecond || slowest[49].TTFT != 95*time.Millisecond {
-			t.Errorf("%d are kept, from %v to %v", len(slowest), slowest[0].TTFT, slowest[len(slowest)-1].TTFT)
-		}
-		assert.True(t, c.made <= keptLatest+keptSlowest+1 && len(c.live) == 0,
-			"%d requests took memory, and %d count as live", c.made, len(c.live))
-		time.Sleep(slowFor + time.Second)
-		assert.Empty(t, c.Slowest(), "are slow after a quarter of an hour")
-		serve(c, newRecord(2000), time.Millisecond, 0, 0, 0)
-		if left := c.Slowest(); len(left) != 1 || left[0].Name != "own-2000" {
-			t.Errorf("%d are slow now", len(left))
-		}
-	})
-}
-
 // More requests in flight than are followed are counted all the same.
 func TestMoreThanAreFollowed(t *testing.T) {
 	c := NewRecorder(deaf{})
@@ -221,7 +197,7 @@ func TestMoreThanAreFollowed(t *testing.T) {
 		c.Arrived(r)
 		all = append(all, r)
 	}
-	require.True(t, len(c.live) == maxLive && c.made == maxLive, "%d are followed in the memory of %d", len(c.live), c.made)
+	require.True(t, len(c.live) == maxLive && c.made < maxLive+64, "%d are followed in the memory of %d", len(c.live), c.made)
 	for _, r := range all {
 		r.Outcome = fault.None.String()
 		c.Ended(r, nil)
@@ -236,7 +212,7 @@ func TestUnknownModels(t *testing.T) {
 	c, r := NewRecorder(deaf{}), newRecord(1)
 	r.Known = false
 	c.Ended(r, errors.New("no such model"))
-	assert.True(t, len(c.models) == 0 && len(c.Latest()) == 0, "it is counted")
+	assert.True(t, len(c.models) == 0 && c.shelves[refusedOrLeft].n == 0, "it is counted")
 	for i := range 2 * maxModels {
 		r := newRecord(i)
 		r.Call.Request.Model = fmt.Sprint("m", i)

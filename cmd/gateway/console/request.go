@@ -9,23 +9,27 @@ import (
 )
 
 type summary struct {
-	Outcome         string // ok, a fault class or an error's code
-	Endpoint        string
-	Stream          bool
-	ISL, OSL        int // prompt and answer, in tokens
-	Tokenized       bool
-	Predicted       int // prompt tokens that the router expected in the cache
-	Actual          int // the worker's reported count; below 0 if unknown
-	Attempts        int
-	Resumes         int
-	OneLeg          string // why there was no prefill leg, or empty
-	Prefill, Decode handoff.Choice
-	TTFT            time.Duration // 0 without a first token, or if not streamed
-	ITL             time.Duration // the mean between two tokens; 0 with fewer than two
-	Total           time.Duration
-	Queued          time.Duration
-	Transfer        time.Duration // from prefill's answer to decode's first token; 0 without a hand-off or TTFT
-	Family          uint64        // of the prompt's beginning; 0 for none
+	Outcome   string         `json:"outcome"` // ok, a fault class or an error's code
+	Endpoint  string         `json:"endpoint"`
+	Stream    bool           `json:"stream"`
+	ISL       int            `json:"prompt_tokens"`
+	OSL       int            `json:"answer_tokens"`
+	Tokenized bool           `json:"tokenized"`
+	Predicted int            `json:"predicted_tokens"` // prompt tokens that the router expected in the cache
+	Actual    int            `json:"cached_tokens"`    // the worker's reported count; below 0 if unknown
+	Attempts  int            `json:"attempts"`
+	Resumes   int            `json:"resumes"`
+	OneLeg    string         `json:"one_leg,omitempty"`      // why there was no prefill leg, or empty
+	Class     string         `json:"policy_class,omitempty"` // that it waited in
+	Prefill   handoff.Choice `json:"prefill"`
+	Decode    handoff.Choice `json:"decode"`
+	TTFT      time.Duration  `json:"ttft_ns"` // 0 without a first token, or if not streamed
+	ITL       time.Duration  `json:"itl_ns"`  // the mean between two tokens; 0 with fewer than two
+	Total     time.Duration  `json:"total_ns"`
+	Queued    time.Duration  `json:"queue_ns"`
+	Transfer  time.Duration  `json:"transfer_ns"` // from prefill's answer to decode's first token; 0 without a hand-off or TTFT
+	Family    uint64         `json:"-"`           // of the prompt's beginning; 0 for none
+	session   uint64         // a digest; 0 for none
 }
 
 // summarize reads r, which ended at now.
@@ -34,7 +38,7 @@ func summarize(r *handoff.Record, now time.Time) summary {
 	s := summary{
 		Outcome: r.Outcome, Endpoint: r.Call.Request.Endpoint.String(), Stream: r.Call.Request.Stream,
 		ISL: r.ISL, OSL: sent.Tokens, Tokenized: r.Tokenized, Predicted: r.OverlapTokens, Actual: r.Found(sent),
-		Attempts: r.Attempts, Resumes: r.Resumes, OneLeg: r.Reason, Prefill: r.Prefill, Decode: r.Decode,
+		Attempts: r.Attempts, Resumes: r.Resumes, OneLeg: r.Reason, Class: r.PolicyClass, Prefill: r.Prefill, Decode: r.Decode,
 		Total: now.Sub(r.Call.Arrival), Queued: r.Spent.Queued,
 	}
 	if !sent.First.IsZero() && s.Stream {
@@ -49,27 +53,20 @@ func summarize(r *handoff.Record, now time.Time) summary {
 	return s
 }
 
-// slowness orders the slowest requests: TTFT or, without a first token, the total time. Answers that are not streamed
-// have none.
-func (s *summary) slowness() time.Duration {
-	if s.TTFT > 0 || s.ok() && !s.Stream {
-		return s.TTFT
-	}
-	return s.Total
-}
-
 // ok reports whether the client got its whole answer.
 func (s *summary) ok() bool { return s.Outcome == fault.None.String() }
 
 // Request is a copy of a trace for the page.
 type Request struct {
 	summary
-	ID, Name string // the client's and the gateway's
-	Model    string
-	Arrived  time.Time
-	Phase    Phase
-	Steps    []Step
-	Dropped  int // steps not stored
+	ID      string    `json:"request_id"`        // the client's
+	Name    string    `json:"engine_request_id"` // the gateway's
+	Model   string    `json:"model"`
+	Arrived time.Time `json:"arrived"`
+	Phase   Phase     `json:"phase"` // 5 is over
+	Steps   []Step    `json:"steps,omitempty"`
+	Dropped int       `json:"steps_dropped,omitempty"`
+	Gateway string    `json:"gateway,omitempty"` // set where several gateways' requests are merged
 }
 
 func (t *trace) copied() Request {

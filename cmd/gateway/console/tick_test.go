@@ -157,7 +157,7 @@ func BenchmarkTick(b *testing.B) {
 // BenchmarkPage is a rendering of each page, which all viewers share.
 func BenchmarkPage(b *testing.B) {
 	c, _ := consoleOf(b, 3)
-	for i := range 1000 {
+	for i := range 12_000 {
 		serve(c.recorder, newRecord(i), 0, 0, 0, 0)
 	}
 	for _, tab := range tabs {

@@ -53,6 +53,9 @@ type Step struct {
 type trace struct {
 	at    int // its index among the live ones; owned by the recorder
 	holds int // references from the recorder's lists; at 0 its memory is free
+	// What follows is the recorder's, of a finished one: its shelf, its bytes, and the latest look at all.
+	kind, size int
+	round      uint64
 
 	mu      sync.Mutex // guards all below
 	id      string     // the client's id
@@ -71,7 +74,7 @@ type trace struct {
 func (t *trace) begin(r *handoff.Record, model string) {
 	t.mu.Lock()
 	t.id, t.name, t.model, t.arrived = r.Call.ID, r.ID, model, r.Call.Arrival
-	t.phase, t.queued, t.count, t.sum = Reading, 0, 0, summary{}
+	t.phase, t.queued, t.count = Reading, 0, 0
 	t.steps = t.first[:0]
 	t.mu.Unlock()
 }

@@ -67,6 +67,7 @@ func (f *frontend) table(metrics http.Handler) []route {
 			route{http.MethodGet, "/workers", "workers", operators, 0, s.workers},
 			route{http.MethodGet, "/events", "events", operators, 0, s.past},
 			route{http.MethodGet, "/problems", "problems", operators, 0, s.problems},
+			route{http.MethodGet, "/requests", "requests", operators, 0, s.past},
 			route{http.MethodGet, "/busy_threshold", "busy_threshold", operators, 0, s.thresholds},
 			route{http.MethodPost, "/busy_threshold", "busy_threshold", changes, maxAdminBytes, s.setThresholds},
 			route{http.MethodGet, "/metrics", "metrics", operators, 0, adaptor.HTTPHandler(metrics)})

@@ -55,7 +55,7 @@ type Catalog interface {
 	// whether it was persisted, or the error to answer.
 	Thresholds() []BusyThreshold
 	SetThreshold(t BusyThreshold) (replica.Storage, *openai.Error)
-	// Past is marshalled into the answer of GET /events, or returns the error to answer.
+	// Past is marshalled into the answer of GET /events or /requests, or returns the error to answer.
 	Past(path string, q url.Values) (any, *openai.Error)
 	// Ready reports whether each required pool has a worker; detail is marshalled into the answer of GET /health.
 	Ready() (ok bool, detail any)

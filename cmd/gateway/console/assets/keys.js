@@ -32,7 +32,7 @@ function find() {
 }
 
 function step(by) {
-  const rows = [...document.querySelectorAll(".requests a")];
+  const rows = [...document.querySelectorAll(".requests tbody a")];
   const at = rows.indexOf(document.activeElement);
   rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by))]?.focus();
 }

@@ -160,7 +160,7 @@ func TestNoPromptOnAnyPage(t *testing.T) {
 	})
 	assert.Equal(t, 3, events, "events came, want 3")
 	assert.NoError(t, stop())
-	pages := []string{"/console/points", "/console/marks", "/events", "/console/requests?all=1"}
+	pages := []string{"/console/points", "/console/marks", "/events", "/console/requests?limit=1000"}
 	for _, p := range paths {
 		pages = append(pages, p.path)
 	}
