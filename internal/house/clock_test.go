@@ -25,6 +25,7 @@ var calendar = map[string]string{
 	"kv/wire/event.go":                  "the date in an engine's events",
 	"kv/wire/pack.go":                   "the date in events that are published",
 	"internal/trace/tree.go":            "a trace's date; all else in it is counted from there",
+	"cmd/gateway/console/details.go":    "an operator writes times of day",
 	"cmd/gateway/events.go":             "an operator reads and writes times of day",
 	"cmd/gateway/observe/journal.go":    "an operator reads and writes times of day",
 	"cmd/gateway/stack/past.go":         "an operator reads and writes times of day",

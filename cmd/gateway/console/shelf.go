@@ -90,8 +90,8 @@ func (c *Recorder) each(f func(*trace)) {
 	}
 }
 
-// columns compare requests by what a list can be sorted by, the greatest first.
-var columns = map[string]func(a, b *trace) int{
+// orders compare requests by what a list can be sorted by, the greatest first.
+var orders = map[string]func(a, b *trace) int{
 	"arrived":  func(a, b *trace) int { return b.arrived.Compare(a.arrived) },
 	"outcome":  func(a, b *trace) int { return cmp.Compare(b.sum.Outcome, a.sum.Outcome) },
 	"ttft":     func(a, b *trace) int { return cmp.Compare(b.sum.TTFT, a.sum.TTFT) },
@@ -121,7 +121,7 @@ func parseQuery(q url.Values, now time.Time) (s query, param string, err error) 
 	}
 	s = query{q.Get("id"), q.Get("outcome"), q.Get("model"), q.Get("worker"), q.Get("class"), q.Get("session"), r.Since, r.Until,
 		cmp.Or(q.Get("sort"), "arrived"), cmp.Or(r.Limit, shownRequests)}
-	if columns[strings.TrimPrefix(s.sort, "+")] == nil {
+	if orders[strings.TrimPrefix(s.sort, "+")] == nil {
 		return s, "sort", fmt.Errorf("there is no column %.40q", s.sort)
 	}
 	return s, "", nil
@@ -160,9 +160,9 @@ func (t *trace) met(worker string) bool {
 // while it looks, so that recording waits for a glance at each only.
 func (c *Recorder) find(q *query) (found []Request, kept, fit int) {
 	name, reverse := strings.CutPrefix(q.sort, "+")
-	order := columns[name]
+	order := orders[name]
 	if reverse {
-		order = func(a, b *trace) int { return columns[name](b, a) }
+		order = func(a, b *trace) int { return orders[name](b, a) }
 	}
 	session := c.session(q.session)
 	best := make([]*trace, 0, q.limit+1)

@@ -117,7 +117,7 @@ func TestFindRequests(t *testing.T) {
 			}
 			assert.Equal(t, want, strings.Join(ids, " "), query)
 		}
-		for column := range columns {
+		for column := range orders {
 			down, n := selected(t, c, "sort="+column)
 			up, _ := selected(t, c, "sort=%2B"+column)
 			slices.Sort(down)
