@@ -259,6 +259,24 @@ func (f *Flow) readAhead(a *ahead) bool {
 	return true
 }
 
+// yieldToOthers ends a call, which ctx is of, when another gateway places a request on its worker.
+func yieldToOthers(ctx context.Context, cancel context.CancelCauseFunc, in *router.Router, pool *pools.Pool, worker string) {
+	tick := time.NewTicker(warmEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, l := range in.Loads(pool) {
+			if l.Worker == worker && (l.Others.PrefillTokens > 0 || pool.Role != pools.Prefill && l.Others.Requests > 0) {
+				cancel(errWarmYields)
+			}
+		}
+	}
+}
+
 // warmCall books a's worker and calls it. Requests may end the call from when it is booked.
 func (f *Flow) warmCall(a *ahead, in *router.Router, pool *pools.Pool, role pools.Role) (outcome string) {
 	w := f.warming
@@ -307,6 +325,7 @@ func (f *Flow) warmCall(a *ahead, in *router.Router, pool *pools.Pool, role pool
 	if err != nil {
 		return WarmFailed
 	}
+	f.cleanup.calls.Go(func() { yieldToOthers(ctx, cancel, in, pool, a.worker.ID) })
 	_, failed := f.rooms.Prefill.Run(ctx, lease, leg)
 	if failed == nil {
 		worked = true

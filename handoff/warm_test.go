@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // warmer is engines of role both. It answers chats; ahead answers calls that warm, whose bodies it keeps.
@@ -253,6 +254,24 @@ func TestWarmYieldsToTheQueue(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, map[string]int{WarmYield: 1}, seen.all)
 		h.holdsNothing(t)
+	})
+}
+
+// A request that another gateway places on the worker ends the call.
+func TestWarmYieldsToOtherGateways(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &warmer{ahead: hangs}
+		h, seen := warmHouse(t, e, "b1")
+		require.NoError(t, h.chat(t, hint))
+		<-time.After(after)
+		require.Equal(t, 1, e.now)
+		h.rooms.Routers.For("m", pools.Both).ApplyShares("peer", []load.Shared{
+			{Worker: "b1", Share: load.Share{Account: load.Account{PrefillTokens: 100, Requests: 1}}},
+		}, time.Now())
+		<-time.After(warmEvery)
+		synctest.Wait()
+		assert.Equal(t, map[string]int{WarmYield: 1}, seen.all)
+		require.NoError(t, h.Close(t.Context()))
 	})
 }
 
