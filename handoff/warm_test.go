@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,7 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/load"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // warmer is engines of role both. It answers chats; ahead answers calls that warm, whose bodies it keeps.
@@ -265,14 +266,24 @@ func TestWarmYieldsToOtherGateways(t *testing.T) {
 		require.NoError(t, h.chat(t, hint))
 		<-time.After(after)
 		require.Equal(t, 1, e.now)
-		h.rooms.Routers.For("m", pools.Both).ApplyShares("peer", []load.Shared{
-			{Worker: "b1", Share: load.Share{Account: load.Account{PrefillTokens: 100, Requests: 1}}},
-		}, time.Now())
+		ours := h.rooms.Routers.For("m", pools.Both)
+		other, _ := warmHouse(t, new(warmer), "b1")
+		theirs := other.rooms.Routers.For("m", pools.Both)
+		lease, err := theirs.Reserve(other.rooms.Roster.Snapshot("m", pools.Both), router.Request{ID: "1", ISL: 100}, time.Now())
+		require.NoError(t, err)
+		ours.ApplyShares("other", changed(theirs.Changes), time.Now())
 		<-time.After(warmEvery)
 		synctest.Wait()
 		assert.Equal(t, map[string]int{WarmYield: 1}, seen.all)
-		require.NoError(t, h.Close(t.Context()))
+		lease.Release(time.Now())
+		require.NoError(t, errors.Join(h.Close(t.Context()), other.Close(t.Context())))
 	})
+}
+
+// changed returns what a router sends to other gateways.
+func changed[T any](changes func(time.Time, func(T))) (all []T) {
+	changes(time.Now(), func(s T) { all = append(all, s) })
+	return all
 }
 
 // A request that is served elsewhere leaves the call alone; but what is booked for nobody kept no request away.
