@@ -33,6 +33,10 @@ type Sources struct {
 	Events func() map[string]string
 	// Peers returns the other gateways of the group.
 	Peers func() []replica.Peer
+	// Query sends a question to the other gateways: see [replica.Member.Query]. Name is this gateway's in the group. Both are
+	// nil without a group.
+	Query func(ctx context.Context, question string) []replica.Answer
+	Name  func() string
 	// Journal has the events; Past answers for this gateway, or with group=true for the whole group.
 	Journal *observe.Journal
 	Past    func(path string, q url.Values) (any, *openai.Error)
@@ -55,11 +59,14 @@ type Console struct {
 	recorder *Recorder
 	began    time.Time
 
-	mu      sync.Mutex // guards all below
-	viewers int
-	latest  *tick
-	known   map[string]seen // workers, by pool and id
-	pages   map[string]*rendering
+	mu       sync.Mutex // guards all below
+	viewers  int
+	latest   *tick
+	known    map[string]seen // workers, by pool and id
+	pages    map[string]*rendering
+	others   map[string]other // by gateway, as of answered
+	asked    time.Time        // when a page last showed them
+	answered time.Time
 }
 
 // seen is a worker and when it was last there.
@@ -78,6 +85,9 @@ func New(src Sources, recorder *Recorder) *Console {
 
 // Run samples the figures and sends changes to open pages until ctx ends.
 func (c *Console) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { c.follow(ctx) })
 	t := time.NewTicker(tickEvery)
 	defer t.Stop()
 	for n := 1; ; n++ {

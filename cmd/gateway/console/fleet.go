@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 type snapshot struct {
@@ -23,9 +22,10 @@ type snapshot struct {
 	phases [Over]int
 	drawn  []Request
 	ended  string // revision of the finished requests
-	Peers  []peer // the other gateways
-	alarm  alarm
-	View   view
+	// Gateways are the gateways of the group, with a sum.
+	Gateways []gateway
+	alarm    alarm
+	View     view
 }
 
 // model is the pools of one model, with its queue.
@@ -37,14 +37,6 @@ type model struct {
 	Latest point
 	Active bool // some request has ended
 }
-
-type peer struct{ replica.Peer }
-
-// Heard returns the age of its latest message.
-func (p *peer) Heard() string { return fmt.Sprintf("%.1f s ago", p.Age.Seconds()) }
-
-// Key returns the name of a figure in events.
-func (p *peer) Key(field string) string { return "g." + p.Name + "." + field }
 
 // pool is the workers of one role.
 type pool struct {
@@ -210,9 +202,7 @@ func (c *Console) look(now time.Time, flights bool) *snapshot {
 	}
 	slices.SortFunc(s.Models, func(a, b model) int { return strings.Compare(a.Name, b.Name) })
 	if c.src.Peers != nil {
-		for _, p := range c.src.Peers() {
-			s.Peers = append(s.Peers, peer{p})
-		}
+		s.Gateways = c.gateways(c.src.Peers(), now)
 	}
 	return s
 }
@@ -313,9 +303,10 @@ func (s *snapshot) live() map[string]string {
 			}
 		}
 	}
-	for i := range s.Peers {
-		p := &s.Peers[i]
-		all[p.Key("state")], all[p.Key("heard")], all[p.Key("requests")] = p.State, p.Heard(), count(p.Requests)
+	for _, g := range s.Gateways {
+		for field, text := range g.texts {
+			all[g.Key(field)] = text
+		}
 	}
 	s.alarm.live(all)
 	all["time"] = date(s.at, clock)
@@ -380,8 +371,8 @@ func (s *snapshot) revisions() map[string]string {
 			}
 		}
 	}
-	for i := range s.Peers {
-		fmt.Fprintln(h, s.Peers[i].Name)
+	for _, g := range s.Gateways {
+		fmt.Fprintln(h, g.Name)
 	}
 	fleet := strconv.FormatUint(uint64(h.Sum32()), 36)
 	return map[string]string{

@@ -28,7 +28,10 @@ func (c *Console) nowData(url.Values) (any, string) {
 	}
 	r.mu.Unlock()
 	slices.SortFunc(all, func(a, b modelNow) int { return strings.Compare(a.Name, b.Name) })
-	return struct{ Models []modelNow }{all}, s.revisions()["now"]
+	return struct {
+		Models   []modelNow
+		Gateways []gateway
+	}{all, s.Gateways}, s.revisions()["now"]
 }
 
 // Of returns a figure of the last quarter of an hour.

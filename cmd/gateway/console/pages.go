@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,7 +71,7 @@ func init() {
 		{"events", "/console/events", "Events", "4", 2 * time.Second, (*Console).eventsData},
 		{"cache", "/console/cache", "Cache", "5", 3 * time.Second, (*Console).cacheData},
 		{"queue", "/console/queue", "Queue", "6", tickEvery, fleetData("queue")},
-		{"settings", "/console/settings", "Settings", "7", time.Minute, (*Console).settingsData},
+		{"settings", "/console/settings", "Settings", "7", pointEvery, (*Console).settingsData},
 	}
 }
 
@@ -79,6 +81,7 @@ type frameData struct {
 	Tabs     []*tab
 	Title    string
 	Version  string
+	Gateway  string // the answering one's name in its group
 	Time     string
 	Revision string
 	Keys     bool // viewers can sign out
@@ -148,6 +151,9 @@ func (c *Console) render(name string, frame frameData, data any) []byte {
 	err := templates.ExecuteTemplate(&main, name, data)
 	if err == nil {
 		frame.Tabs, frame.Version, frame.Time, frame.Keys = tabs, c.src.Version, date(time.Now(), clock), c.src.Keys
+		if c.src.Name != nil {
+			frame.Gateway = c.src.Name()
+		}
 		frame.Alarm = c.alarm().html()
 		frame.Data = template.HTML(main.Bytes()) // escaped by the template above
 		err = templates.ExecuteTemplate(&whole, "frame", frame)
@@ -181,30 +187,44 @@ func fleetData(page string) func(c *Console, _ url.Values) (any, string) {
 	}
 }
 
-// settingsData returns the settings in force, by group.
-func (c *Console) settingsData(url.Values) (any, string) {
+// settingsData returns the settings in force: those that were set, then the others by group. The group's differences come
+// first. A page without a recent answer of the other gateways waits for theirs.
+func (c *Console) settingsData(q url.Values) (any, string) {
 	type group struct {
 		Name string
 		Rows []Setting
 	}
-	var groups []group
-	set := 0
+	groups, set, find := []group{{Name: "Set"}}, 0, strings.ToLower(strings.TrimSpace(q.Get("find")))
 	for _, s := range c.src.Settings {
-		if len(groups) == 0 || groups[len(groups)-1].Name != s.Group {
-			groups = append(groups, group{Name: s.Group})
-		}
-		g := &groups[len(groups)-1]
-		g.Rows = append(g.Rows, s)
+		at := 0
 		if s.Source != "default" {
 			set++
+		} else if at = slices.IndexFunc(groups, func(g group) bool { return g.Name == s.Group }); at < 0 {
+			at = len(groups)
+			groups = append(groups, group{Name: s.Group})
+		}
+		if strings.Contains(strings.ToLower(s.Name+"\n"+s.Value+"\n"+s.Help), find) {
+			groups[at].Rows = append(groups[at].Rows, s)
 		}
 	}
+	c.mu.Lock()
+	recent := time.Since(c.answered) < askedFor
+	c.mu.Unlock()
+	if !recent {
+		c.ask(context.Background())
+	}
+	gateways, differences, silent := c.differences(time.Now())
 	return struct {
-		Groups []group
-		Set    int
-		All    int
-		Began  string
-	}{groups, set, len(c.src.Settings), date(c.began, "2006-01-02 15:04:05 UTC")}, ""
+		Groups      []group
+		Set, All    int
+		Began, Find string
+		Gateways    []string
+		Differences []difference
+		Silent      []string
+	}{
+		slices.DeleteFunc(groups, func(g group) bool { return len(g.Rows) == 0 }), set, len(c.src.Settings),
+		date(c.began, "2006-01-02 15:04:05 UTC"), q.Get("find"), gateways, differences, silent,
+	}, ""
 }
 
 // points returns the charts' data.

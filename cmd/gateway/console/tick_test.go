@@ -80,17 +80,17 @@ func TestGoneWorkers(t *testing.T) {
 	assert.Nil(t, find(now.Add(goneFor+time.Second)), "it is shown for longer than a minute")
 }
 
-// The Fleet page lists the other gateways of a group, and the stream updates them.
+// The Fleet page lists the gateways of a group, and the stream updates them.
 func TestOtherGateways(t *testing.T) {
 	c, _ := consoleOf(t, 1)
 	peers := []replica.Peer{
 		{Name: "gw-b", State: "whole", Age: 100 * time.Millisecond, Requests: 12},
 		{Name: "gw-c", State: "silent", Age: 900 * time.Millisecond, Requests: 0},
 	}
-	c.src.Peers = func() []replica.Peer { return peers }
+	c.src.Peers, c.src.Name = func() []replica.Peer { return peers }, func() string { return "gw-a" }
 	page := string(c.Page("/", "").Body)
 	for _, part := range []string{
-		"<h2>Other gateways</h2>", `<th scope="row">gw-b</th><td data-live="g.gw-b.state">whole</td><td class="n" data-live="g.gw-b.heard">0.1 s ago</td><td class="n" data-live="g.gw-b.requests">12</td>`,
+		"<h2>Gateways</h2>", `<th scope="row">gw-a</th><td data-live="g.gw-a.state">this gateway</td>`, `<th scope="row">gw-b</th><td data-live="g.gw-b.state">whole</td><td class="n" data-live="g.gw-b.heard">0.1 s ago</td><td class="n" data-live="g.gw-b.requests">12</td>`,
 		`<th scope="row">gw-c</th><td data-live="g.gw-c.state">silent</td>`,
 	} {
 		assert.Contains(t, page, part)

@@ -210,11 +210,15 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		g.examiner.buses = append(g.examiner.buses, links.Group)
 	}
 	g.examiner.export(own)
-	g.console = console.New(console.Sources{
+	sources := console.Sources{
 		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates,
 		Peers: g.member.Peers, Journal: journal, Past: g.Past, Problems: g.examiner.report,
 		Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
-	}, recorder)
+	}
+	if g.member != nil {
+		sources.Query, sources.Name = g.member.Query, g.Name
+	}
+	g.console = console.New(sources, recorder)
 	cfg.Edge.Console, cfg.Edge.Version = g.console, cfg.Build.Version
 	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, scrape, log, own); err != nil {
 		return nil, err

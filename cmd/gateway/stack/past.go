@@ -94,6 +94,9 @@ func read[T any](a replica.Answer) (of T, other observe.OtherGateway) {
 
 // answer is [replica.Rooms.Answer]: of this gateway alone, so no query causes another.
 func (g *Gateway) answer(question string) []byte {
+	if question == console.Question {
+		return g.console.Answer()
+	}
 	path, query, _ := strings.Cut(question, "?")
 	q, err := url.ParseQuery(query)
 	if q.Del("group"); err != nil {
