@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -266,17 +266,18 @@ func TestWarmYieldsToOtherGateways(t *testing.T) {
 		require.NoError(t, h.chat(t, hint))
 		<-time.After(after)
 		require.Equal(t, 1, e.now)
-		ours := h.rooms.Routers.For("m", pools.Both)
-		other, _ := warmHouse(t, new(warmer), "b1")
-		theirs := other.rooms.Routers.For("m", pools.Both)
-		lease, err := theirs.Reserve(other.rooms.Roster.Snapshot("m", pools.Both), router.Request{ID: "1", ISL: 100}, time.Now())
+		cfg := router.DefaultConfig()
+		cfg.OnBooking = func(bool) {}
+		theirs, err := router.New(cfg.For(pools.Both), index.New(index.Config{}))
 		require.NoError(t, err)
-		ours.ApplyShares("other", changed(theirs.Changes), time.Now())
+		pool := h.rooms.Roster.Snapshot("m", pools.Both)
+		_, err = theirs.Reserve(pool, router.Request{ID: "1", ISL: 100}, time.Now())
+		require.NoError(t, err)
+		h.rooms.Routers.For("m", pools.Both).ApplyShares("other", changed(theirs.Changes), time.Now())
 		<-time.After(warmEvery)
 		synctest.Wait()
 		assert.Equal(t, map[string]int{WarmYield: 1}, seen.all)
-		lease.Release(time.Now())
-		require.NoError(t, errors.Join(h.Close(t.Context()), other.Close(t.Context())))
+		require.NoError(t, h.Close(t.Context()))
 	})
 }
 
