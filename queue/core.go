@@ -55,11 +55,12 @@ type Core[V any] struct {
 
 // Stats are the figures of a queue.
 type Stats struct {
-	Waiting               int     // requests
-	WaitingBytes          int64   // their bodies
-	WaitingTokens         int64   // their prompts
-	WaitingUncachedTokens int64   // the part of those to be computed
-	GrantedPerSecond      float64 // while tickets wait, decayed; 0 if none ever did
+	Waiting               int           // requests
+	Oldest                time.Duration // the longest wait so far
+	WaitingBytes          int64         // their bodies
+	WaitingTokens         int64         // their prompts
+	WaitingUncachedTokens int64         // the part of those to be computed
+	GrantedPerSecond      float64       // while tickets wait, decayed; 0 if none ever did
 
 	GrantedTotal   uint64
 	FailedTotal    uint64 // ended by an error of their reserve func
@@ -279,6 +280,9 @@ func (c *Core[V]) Len() int { return c.waiting }
 func (c *Core[V]) Stats(now time.Time) Stats {
 	s := c.stats
 	s.Waiting = c.waiting
+	if c.oldest != nil {
+		s.Oldest = now.Sub(c.oldest.pushed)
+	}
 	s.GrantedPerSecond = c.rate.perSecond(now)
 	if c.turns != nil {
 		for i := range c.classes {

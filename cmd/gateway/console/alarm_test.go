@@ -8,6 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/problems"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // The line of every page names the most urgent problem and folds the rest under it; nothing wrong is one word. An open
@@ -41,4 +44,25 @@ func TestAlarm(t *testing.T) {
 	assert.Equal(t, before["alarm"], after["alarm"])
 	assert.NotEmpty(t, after["alarm"])
 	assert.Equal(t, "19 s", after["alarm.0"])
+}
+
+// A client whose requests are wrong does not make the gateway look broken; refused and failed requests do.
+func TestMinuteBlamesNoClient(t *testing.T) {
+	c := NewRecorder(deaf{})
+	for code, status := range map[string]int{
+		"context_length_exceeded": 400, "unsupported_media_type": 415, "rate_limit_exceeded": 429, "server_is_overloaded": 503, "engine_error": 502,
+		fault.None.String(): 0, fault.Rejected.String(): 400, fault.ClientGone.String(): 499,
+	} {
+		r, err := &handoff.Record{Call: handoff.Call{Request: &openai.Request{Model: "m"}}, Known: true, Outcome: code}, error(nil)
+		if status > 0 {
+			err = &openai.Error{Status: status, Code: code}
+		}
+		c.Ended(r, err)
+	}
+	ended, failed, ttft := c.Minute("m")
+	assert.Equal(t, 8, ended)
+	assert.Equal(t, 2, failed, "the overload and the engine's error")
+	assert.Zero(t, ttft)
+	ended, failed, _ = c.Minute("another")
+	assert.Zero(t, ended+failed)
 }

@@ -188,6 +188,9 @@ func (c *Recorder) Ended(r *handoff.Record, err error) {
 	defer c.mu.Unlock()
 	m := c.model(r.Call.Request.Model)
 	m.count(&s, refused(r, err))
+	if rejected(&s, err) {
+		m.now.rejected++
+	}
 	s.Family = c.families.count(r, &s, m.name)
 	if t, ok := r.Mark.(*trace); ok {
 		t.finish(r, &s, now)
@@ -201,6 +204,13 @@ func (c *Recorder) Ended(r *handoff.Record, err error) {
 		}
 		c.keep(t, now)
 	}
+}
+
+// rejected reports whether the request failed by what its client sent.
+func rejected(s *summary, err error) bool {
+	answer, ok := errors.AsType[*openai.Error](err)
+	return s.Outcome == fault.Rejected.String() || s.Outcome == fault.TooLarge.String() ||
+		ok && answer.Status < http.StatusInternalServerError && s.Outcome != fault.ClientGone.String()
 }
 
 // refused reports whether the gateway had no room for the request: no worker was called, and a retry may succeed.

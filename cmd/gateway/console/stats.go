@@ -62,7 +62,7 @@ func (l *latencies) quantile(q float64) float64 {
 // figures are counts over some time.
 type figures struct {
 	arrived, ended, failed, refused, left int
-	rejected                              int // of the failed: by the engine, for their content
+	rejected                              int // of the failed: for what the client sent
 	isl                                   int // prompt tokens of requests whose workers reported their cached tokens
 	predicted, actual                     int // of those: tokens expected and found in caches
 	ttft                                  latencies
@@ -121,9 +121,6 @@ func (m *modelStats) count(s *summary, refused bool) {
 		n.left++
 	default:
 		n.failed++
-		if s.Outcome == fault.Rejected.String() || s.Outcome == fault.TooLarge.String() {
-			n.rejected++
-		}
 	}
 	if s.TTFT > 0 {
 		n.ttft.add(s.TTFT)
@@ -160,8 +157,8 @@ func (m *modelStats) sample(streams observe.Streams, waiting int, now time.Time)
 	*n = figures{}
 }
 
-// Minute returns what became of a model's requests that ended in about the last minute, without refused ones, and the
-// p99 of their TTFT, 0 unknown. Requests that engines reject are no failures.
+// Minute returns how many of a model's requests ended in about the last minute, how many of those failed or were
+// refused by no fault of their client, and the p99 of the TTFT, 0 unknown.
 func (c *Recorder) Minute(model string) (ended, failed int, ttft time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,7 +173,7 @@ func (c *Recorder) Minute(model string) (ended, failed int, ttft time.Duration) 
 	if p99 := sum.ttft.quantile(.99); !math.IsNaN(p99) {
 		ttft = time.Duration(p99 * float64(time.Second))
 	}
-	return sum.ended - sum.refused, sum.failed - sum.rejected, ttft
+	return sum.ended, sum.failed + sum.refused - sum.rejected, ttft
 }
 
 // quarter returns the figures of the last 14 to 15 minutes.

@@ -81,7 +81,7 @@ type Model struct {
 	Oldest           time.Duration // the longest wait
 	Granted, Refused uint64
 	Classes          []Class // policy classes, if configured
-	// Ended and Failed requests of about the last minute, without those that were refused; TTFT is their p99.
+	// Ended requests of about the last minute, and those that failed or were refused; TTFT is their p99.
 	Ended, Failed int
 	TTFT          time.Duration
 	Distrusted    bool     // the tokenizer or chat template

@@ -108,12 +108,9 @@ func (l *list) pool(f *Facts, p *Pool) {
 		add(WorkerSlow, w, fmt.Sprintf("%d of %d %s workers are slower than the others at the same load: %s, at %.0f %% of their speed",
 			len(w), all, p.Role, names(w), 100*w[0].Slow))
 	}
-	context := 0
-	for i := range p.Workers {
-		context = max(context, p.Workers[i].Context)
-	}
-	if w := which(func(w *Worker) bool { return w.Context > 0 && w.Context < context }); len(w) > 0 {
-		add(WorkerDisagrees, w, fmt.Sprintf("%s %s a context of %d tokens, others %d: the shortest bounds all requests",
+	context := p.context()
+	if w := which(func(w *Worker) bool { return w.Context > 0 && w.Context != context }); len(w) > 0 {
+		add(WorkerDisagrees, w, fmt.Sprintf("%s %s a context of %d tokens, most others %d: the shortest bounds all requests",
 			names(w), verb(w, "has"), w[0].Context, context))
 	}
 	if w := which(func(w *Worker) bool { return w.Events == "silent" || w.EventsReason != "" }); len(w) > 0 {
@@ -141,6 +138,22 @@ func (p *Pool) rolledOut() (fresh []*Worker, before, now float64) {
 		return nil, 0, 0
 	}
 	return fresh, p.before, now
+}
+
+// context returns the context that most workers have, of two the longer one.
+func (p *Pool) context() (most int) {
+	count := map[int]int{}
+	for i := range p.Workers {
+		if c := p.Workers[i].Context; c > 0 {
+			count[c]++
+		}
+	}
+	for c, n := range count {
+		if n > count[most] || n == count[most] && c > most {
+			most = c
+		}
+	}
+	return most
 }
 
 func (p *Pool) serving() (n int) {
@@ -201,13 +214,13 @@ func (l *list) model(f *Facts, m *Model) {
 		}
 	}
 	if m.Ended >= leastEnded && float64(m.Failed) > failShare*float64(m.Ended) {
-		l.add(RequestsFail, m.Name, "", fmt.Sprintf("%d of the last %d requests failed", m.Failed, m.Ended))
+		l.add(RequestsFail, m.Name, "", fmt.Sprintf("%d of the last %d requests failed or were refused", m.Failed, m.Ended))
 	}
-	if m.TTFT > slowTTFT {
+	if m.Ended >= leastEnded && m.TTFT > slowTTFT {
 		l.add(FirstTokenSlow, m.Name, "", fmt.Sprintf("one in a hundred requests waits over %s for its first token", brief(m.TTFT)))
 	}
 	if len(m.Disagree) > 0 {
-		l.add(WorkerDisagrees, m.Name, "", strings.Join(m.Disagree, ", ")+" made other tokens of a chat than the chat template has",
+		l.add(WorkerDisagrees, m.Name, "", enumerate(m.Disagree)+" made other tokens of a chat than the chat template has",
 			m.Disagree...)
 	}
 	if m.Distrusted {
@@ -313,7 +326,7 @@ func (l *list) gateway(f *Facts) {
 	}
 	switch {
 	case len(missing) > 0:
-		l.add(PeerMissing, "", "", "bookings of other gateways are not known: "+strings.Join(missing, ", "))
+		l.add(PeerMissing, "", "", "bookings of other gateways are not known: "+enumerate(missing))
 	case f.CutOff:
 		l.add(PeerMissing, "", "", "no other gateway's bookings arrive")
 	}
@@ -354,17 +367,21 @@ func median(of []float64) float64 {
 	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
 }
 
-// mostNames bounds the workers that a sentence names.
-const mostNames = 3
-
 // names lists workers in a sentence.
 func names(workers []*Worker) string {
-	var all []string
+	all := make([]string, len(workers))
 	for i, w := range workers {
-		if i == mostNames {
-			return strings.Join(all, ", ") + fmt.Sprintf(" and %d more", len(workers)-mostNames)
-		}
-		all = append(all, w.ID)
+		all[i] = w.ID
+	}
+	return enumerate(all)
+}
+
+// mostNamed bounds what a sentence names.
+const mostNamed = 3
+
+func enumerate(all []string) string {
+	if more := len(all) - mostNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), more)
 	}
 	return strings.Join(all, ", ")
 }

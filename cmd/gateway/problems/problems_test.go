@@ -52,6 +52,7 @@ func (f *Facts) all(role, state string) {
 func (f *Facts) refuse() {
 	m := &f.Models[0]
 	m.Waiting, m.Oldest, m.refused, m.granted, m.TTFT = 10, 8*time.Second, 70, 30, 9*time.Second
+	m.Ended = 100
 }
 
 // inWords is the problems in one line each: kind, severity, what it follows from.
@@ -99,7 +100,7 @@ func TestCausesComeFirst(t *testing.T) {
 			"too_few_workers info <- worker_lost", "1 of 2 prefill workers do not respond: prefill-2"},
 		"a slow worker and a slow first token": {func(f *Facts) {
 			f.pool("prefill").Workers[1].Slow = .15
-			f.Models[0].TTFT = 9 * time.Second
+			f.Models[0].TTFT, f.Models[0].Ended = 9*time.Second, 100
 		}, "worker_slow warning, first_token_slow warning <- worker_slow",
 			"1 of 2 prefill workers are slower than the others at the same load: prefill-2, at 15 % of their speed"},
 		"calls to a worker fail": {func(f *Facts) { f.pool("decode").Workers[0].Fails = true }, "circuit_open warning",
@@ -146,10 +147,16 @@ func TestCausesComeFirst(t *testing.T) {
 			f.Models[0].Disagree, f.Models[0].Distrusted = []string{"prefill-2"}, true
 		}, "worker_disagrees warning, tokenizer_distrusted warning <- worker_disagrees", "prefill-2 made other tokens of a chat"},
 		"another context at one worker": {func(f *Facts) { f.pool("decode").Workers[1].Context = 2048 },
-			"worker_disagrees warning", "decode-2 has a context of 2048 tokens, others 4096: the shortest bounds all requests"},
+			"worker_disagrees warning", "decode-2 has a context of 2048 tokens, most others 4096: the shortest bounds all requests"},
+		"one of three has a longer context": {func(f *Facts) {
+			p := f.pool("decode")
+			p.Workers = append(p.Workers, p.Workers[0])
+			p.Workers[2].ID, p.Workers[2].Context = "liar", 1<<30
+		}, "worker_disagrees warning", "liar has a context"},
+		"few first tokens are slow": {func(f *Facts) { f.Models[0].TTFT, f.Models[0].Ended = time.Minute, 19 }, "", ""},
 		"requests fail": {func(f *Facts) {
 			f.Models[0].Ended, f.Models[0].Failed, f.retriesRefused = 100, 10, 3
-		}, "requests_fail critical, retries_refused warning <- requests_fail", "10 of the last 100 requests failed"},
+		}, "requests_fail critical, retries_refused warning <- requests_fail", "10 of the last 100 requests failed or were refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := site(2, 2)

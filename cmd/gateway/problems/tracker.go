@@ -13,6 +13,8 @@ const (
 	flapWindow = 10 * time.Minute
 	// rolloutWindow is how long a restarted worker is compared with those before.
 	rolloutWindow = time.Hour
+	// joining is how long after the gateway's start workers may join and count as those before.
+	joining = time.Minute
 	// usualTime is the time constant of a worker's usual speed.
 	usualTime = 5 * time.Minute
 	// sameFor is how long a problem may be away and keep its age.
@@ -36,6 +38,7 @@ type span struct{ first, last time.Time }
 type past struct {
 	pool, process string
 	span               // of the process
+	restarted     bool // it replaced another process of that id
 	served        bool // at the latest update
 	returns       []time.Time
 	usual         float64
@@ -97,14 +100,14 @@ func (t *Tracker) meet(f *Facts, p *Pool, w *Worker) {
 		t.workers[w.ID] = known
 	case w.Process != "" && known.process != w.Process:
 		t.end(known, f.Now)
-		*known = past{pool: key, process: w.Process, span: span{first: f.Now}, served: true, returns: append(known.returns, f.Now)}
+		*known = past{pool: key, process: w.Process, span: span{first: f.Now}, restarted: true, served: true, returns: append(known.returns, f.Now)}
 	case w.serves() && (!known.served || f.Now.Sub(known.last) > lately):
 		known.returns = append(known.returns, f.Now)
 	}
 	known.served, known.last = w.serves(), f.Now
 	known.returns = slices.DeleteFunc(known.returns, func(at time.Time) bool { return f.Now.Sub(at) > flapWindow })
 	w.returns = len(known.returns)
-	w.young = known.first.After(t.began) && f.Now.Sub(known.first) < rolloutWindow
+	w.young = (known.restarted || known.first.Sub(t.began) > joining) && f.Now.Sub(known.first) < rolloutWindow
 	switch {
 	case w.Speed <= 0 || !w.serves():
 	case known.usual == 0:

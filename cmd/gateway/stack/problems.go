@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/problems"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
@@ -62,12 +63,12 @@ func (e *examiner) export(reg prometheus.Registerer) {
 func (e *examiner) run(ctx context.Context) error {
 	t := time.NewTicker(examineEvery)
 	defer t.Stop()
-	for {
+	for at := time.Now(); ; {
+		guard.Do(e.g.log, "problems", func() { e.examine(at) })
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-t.C:
-			e.examine(now)
+		case at = <-t.C:
 		}
 	}
 }
@@ -174,19 +175,16 @@ func (g *Gateway) poolFacts(e *examiner, waiting map[string]queue.Stats, now tim
 
 // modelFacts describes the models' queues and outcomes.
 func (g *Gateway) modelFacts(e *examiner, waiting map[string]queue.Stats) (all []problems.Model) {
-	lines, languages := g.Flow.Lines(), g.languages.Report()
+	languages := g.languages.Report()
 	shut := map[string]int{}
 	g.Flow.Links(func(model string, slow, failing int) { shut[model] = slow + failing })
 	for _, name := range g.Roster.Models() {
 		q, language := waiting[name], languages[name]
 		m := problems.Model{
-			Name: name, Waiting: q.Waiting, Granted: q.GrantedTotal, Refused: q.RefusedTotal, ShutPairs: shut[name],
+			Name: name, Waiting: q.Waiting, Oldest: q.Oldest, Granted: q.GrantedTotal, Refused: q.RefusedTotal + q.ExpiredTotal, ShutPairs: shut[name],
 			Distrusted: language.Distrusted, Disagree: language.Disagreeing,
 		}
 		m.Ended, m.Failed, m.TTFT = e.recorder.Minute(name)
-		for _, c := range lines[name].Classes {
-			m.Oldest = max(m.Oldest, c.Oldest)
-		}
 		for _, c := range q.Classes {
 			m.Classes = append(m.Classes, problems.Class{Name: c.Name, Waiting: c.Waiting, Refused: c.RefusedTotal})
 		}

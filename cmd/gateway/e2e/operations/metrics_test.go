@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -350,6 +351,22 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 		}
 	}
 	assert.GreaterOrEqual(t, len(names), 5, "alerts: the file was not read whole")
+}
+
+// Prometheus' own tool takes the rules, and they fire and end as alerts_test.yaml has it. Debian's package prometheus has
+// the tool.
+func TestPromtool(t *testing.T) {
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Log("there is no promtool here: the rules are checked by the tests above alone")
+		return
+	}
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		cmd := exec.Command(tool, args...)
+		cmd.Dir = "../../../../deploy/grafana"
+		out, err := cmd.CombinedOutput()
+		assert.NoError(t, err, "%v: %s", args, out)
+	}
 }
 
 // TestMetricsAreClean: Prometheus' own linter (`promtool check metrics`) has no complaint.
