@@ -72,8 +72,8 @@ type Record struct {
 
 // Choice is the worker chosen for a leg, and how it was chosen.
 type Choice struct {
-	Worker string
-	Why    router.Why
+	Worker string     `json:"worker"`
+	Why    router.Why `json:"why,omitzero"`
 }
 
 // Spent is the time of each step. Queued and Prefill sum all rounds; the others are of the latest.

@@ -230,15 +230,15 @@ type Choice struct {
 
 // Why is how a choice was made.
 type Why struct {
-	Policy     string  // name of the policy
-	Cost       float64 // of the chosen, in the policy's unit
-	Overlap    int     // blocks of the prompt the chosen has cached
-	Predicted  int     // those of Overlap that are assumed because the prompt was sent there
-	Candidates int     // how many there were to choose from
-	Explain    bool    // asks the policy for Terms
+	Policy     string  `json:"policy"`     // its name
+	Cost       float64 `json:"cost"`       // of the chosen, in the policy's unit
+	Overlap    int     `json:"overlap"`    // blocks of the prompt the chosen has cached
+	Predicted  int     `json:"predicted"`  // those of Overlap that are assumed because the prompt was sent there
+	Candidates int     `json:"candidates"` // how many there were to choose from
+	Explain    bool    `json:"-"`          // asks the policy for Terms
 	// Terms has an element for each candidate, if requested. A booking and a [Router.Pick] keep MaxTerms: the chosen
 	// one, then the lowest costs.
-	Terms []Term
+	Terms []Term `json:"terms,omitempty"`
 }
 
 // MaxTerms bounds the terms kept of one choice.

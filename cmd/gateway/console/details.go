@@ -91,7 +91,7 @@ func (l *list) Sort(column string) string {
 	return "/console/requests?" + q.Encode()
 }
 
-// Order returns a column's aria-sort.
+// Order returns a column's aria-sort, empty for none.
 func (l *list) Order(column string) string {
 	switch l.Sorted {
 	case column:
@@ -99,7 +99,7 @@ func (l *list) Order(column string) string {
 	case "+" + column:
 		return "ascending"
 	}
-	return "none"
+	return ""
 }
 
 // detail is one request's page.

@@ -37,16 +37,17 @@ const (
 
 // Step is one step of a request. Its times count from the request's arrival.
 type Step struct {
-	Phase    Phase
-	Role     pools.Role // of the worker; empty in the queue
-	Worker   string
-	Attempt  int
-	From, To time.Duration // To is below 0 while the step is running
-	First    time.Duration // a decode call's first token; 0 before
-	Handed   bool          // a decode call took over KV: From to First is the transfer
-	Whole    bool          // a decode call that is not streamed: its first token is not visible
-	Failed   string        // its fault class, or empty
-	Action   string        // what followed the failure
+	Phase   Phase         `json:"phase"`
+	Role    pools.Role    `json:"role,omitempty"` // of the worker; empty in the queue
+	Worker  string        `json:"worker,omitempty"`
+	Attempt int           `json:"attempt"`
+	From    time.Duration `json:"from_ns"`
+	To      time.Duration `json:"to_ns"`              // below 0 while the step is running
+	First   time.Duration `json:"first_ns,omitempty"` // a decode call's first token; 0 before
+	Handed  bool          `json:"handed,omitempty"`   // a decode call took over KV: From to First is the transfer
+	Whole   bool          `json:"whole,omitempty"`    // a decode call that is not streamed: its first token is not visible
+	Failed  string        `json:"failed,omitempty"`   // its fault class, or empty
+	Action  string        `json:"action,omitempty"`   // what followed the failure
 }
 
 // trace is a live or stored request. Its memory is recycled.

@@ -124,10 +124,16 @@ func (j *Journal) record(r *slog.Record, with []slog.Attr) {
 	s := subject{message: r.Message}
 	each := func(a slog.Attr) bool {
 		switch a.Key {
-		case "worker", "replica":
+		case "worker", "replica", "decode":
 			s.worker = a.Value.String()
+		case "prefill": // and decode: a pair
+			s.class = a.Value.String()
 		case "class", "code":
 			s.reason = a.Value.String()
+		case "action": // an operator's
+			if s.reason == "" {
+				s.reason = a.Value.String()
+			}
 		case "model":
 			s.model = a.Value.String()
 		}

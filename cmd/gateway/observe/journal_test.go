@@ -47,8 +47,12 @@ func TestEventsAreTheLog(t *testing.T) {
 		line := NewLine(log, slog.LevelWarn, time.Now(), requestMessage)
 		line.String("k", "v")
 		line.End()
+		for _, action := range []string{"cordon", "uncordon"} { // by hand, at once: two events
+			log.Info("administration", "worker", "w1", "action", action)
+		}
 		got := journal.Events(Range{})
-		require.Len(t, got, 3, form)
+		require.Len(t, got, 5, form)
+		assert.Equal(t, "worker=w1 action=uncordon", got[4].Detail)
 		refused := got[2]
 		assert.True(t, strings.HasPrefix(refused.Detail, "code=not_found x=éé") && len(refused.Detail) <= maxDetail+len("…") &&
 			utf8.ValidString(refused.Detail), "a client's address or words are kept, or too much: %q", refused.Detail)
