@@ -118,8 +118,11 @@ func (h *warmed) chat(t *testing.T, more string) error {
 	return h.Serve(t.Context(), &Call{ID: "x", Request: scanned(t, openai.Chat, body), Arrival: time.Now()}, new(written))
 }
 
-// after is how long a prompt waits for an idle worker in these tests, or a little longer.
-const after = 3 * warmEvery
+// pause lets time pass: a prompt waits as long for an idle worker in these tests, or a little less.
+func pause() {
+	<-time.After(3 * warmEvery)
+	synctest.Wait()
+}
 
 // holdsNothing checks that nothing is booked.
 func (h *house) holdsNothing(t *testing.T) {
@@ -135,7 +138,7 @@ func TestWarm(t *testing.T) {
 		h, seen := warmHouse(t, e, "b1")
 		require.NoError(t, h.chat(t, hint+`,"max_tokens":9,"stop":["x"],"tool_choice":"required",`+
 			`"tools":[{"type":"function","function":{"name":"f"}}]`))
-		<-time.After(after)
+		pause()
 		require.NoError(t, h.Close(t.Context()))
 		require.Len(t, e.warm, 1)
 		next := scanned(t, openai.Chat, e.warm[0])
@@ -153,7 +156,7 @@ func TestWarm(t *testing.T) {
 		require.NoError(t, h.chat(t, ""))
 		require.NoError(t, h.chat(t, `,"n":2`+hint))
 		require.NoError(t, h.chat(t, `,"continue_final_message":true,"add_generation_prompt":false`+hint))
-		<-time.After(after)
+		pause()
 		require.NoError(t, h.Close(t.Context()))
 		assert.Empty(t, e.warm)
 		assert.Equal(t, 0, seen.all[Warmed])
@@ -163,7 +166,7 @@ func TestWarm(t *testing.T) {
 		e := &warmer{ahead: hangs}
 		h, seen := warmHouse(t, e, "b1")
 		require.NoError(t, h.chat(t, hint))
-		<-time.After(after)
+		pause()
 		require.Equal(t, 1, e.now)
 		before := time.Now()
 		require.NoError(t, h.chat(t, ""))
@@ -177,7 +180,7 @@ func TestWarm(t *testing.T) {
 		e := &warmer{ahead: func(_ context.Context, leg http1.Leg) (http1.Stream, error) { return nil, broken(leg, io.EOF) }}
 		h, seen := warmHouse(t, e, "b1", "b2")
 		require.NoError(t, h.chat(t, hint))
-		<-time.After(after)
+		pause()
 		assert.Equal(t, map[string]int{WarmFailed: 1}, seen.all)
 		died := e.served[0]
 		assert.Equal(t, fault.Open, h.breakers.State(died, pools.Decode))
@@ -193,7 +196,8 @@ func TestWarm(t *testing.T) {
 		h, seen := warmHouse(t, e, "b1")
 		require.NoError(t, h.chat(t, hint))
 		h.open(t, pools.Decode, "b1")
-		<-time.After(openFor + after)
+		<-time.After(openFor)
+		pause()
 		assert.Equal(t, map[string]int{WarmFailed: 1}, seen.all)
 		assert.Empty(t, e.warm)
 		require.NoError(t, h.chat(t, ""), "the trial was free")
@@ -204,7 +208,7 @@ func TestWarm(t *testing.T) {
 		for range 8 {
 			require.NoError(t, h.chat(t, hint))
 		}
-		<-time.After(after)
+		pause()
 		before := time.Now()
 		require.NoError(t, h.Close(t.Context()))
 		assert.Zero(t, time.Since(before))
@@ -216,7 +220,7 @@ func TestWarm(t *testing.T) {
 		h, seen := warmHouse(t, e, "b1")
 		e.answered = func() { h.drain(t, "b1") }
 		require.NoError(t, h.chat(t, hint))
-		<-time.After(after)
+		pause()
 		assert.Equal(t, map[string]int{WarmFailed: 1}, seen.all)
 		assert.Empty(t, e.warm)
 	})
@@ -227,6 +231,7 @@ func TestWarm(t *testing.T) {
 		for range 200 {
 			require.NoError(t, h.chat(t, hint))
 			<-time.After(time.Millisecond)
+			synctest.Wait()
 			assert.LessOrEqual(t, h.warming.list, warmAtOnce)
 		}
 		assert.Equal(t, 200*time.Millisecond, time.Since(before), "requests wait for none")
@@ -248,7 +253,7 @@ func TestWarmYieldsToTheQueue(t *testing.T) {
 		e := &warmer{ahead: hangs}
 		h, seen := warmHouse(t, e, "b1", "b2")
 		require.NoError(t, h.chat(t, hint))
-		<-time.After(after)
+		pause()
 		require.Equal(t, 1, e.now)
 		_, err := h.reserve(h.ask("b1", "b2"))
 		require.Error(t, err)
@@ -264,7 +269,7 @@ func TestWarmYieldsToOtherGateways(t *testing.T) {
 		e := &warmer{ahead: hangs}
 		h, seen := warmHouse(t, e, "b1")
 		require.NoError(t, h.chat(t, hint))
-		<-time.After(after)
+		pause()
 		require.Equal(t, 1, e.now)
 		cfg := router.DefaultConfig()
 		cfg.OnBooking = func(bool) {}
@@ -293,7 +298,7 @@ func TestWarmKeepsNobodyAway(t *testing.T) {
 		e := &warmer{ahead: hangs}
 		h, seen := warmHouse(t, e, "b1", "b2")
 		require.NoError(t, h.chat(t, hint))
-		<-time.After(after)
+		pause()
 		at := e.served[0]
 		booked := func() (tokens int) {
 			for _, l := range h.rooms.Routers.For("m", pools.Both).Loads(h.rooms.Roster.Snapshot("m", pools.Both)) {
