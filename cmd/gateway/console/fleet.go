@@ -118,6 +118,12 @@ func (w *worker) Text(field string) string {
 		return w.Word()
 	case "mark":
 		return w.Mark()
+	case "brief": // for the picture
+		if w.Ejected {
+			return "ejected"
+		}
+		brief, _, _ := strings.Cut(w.Outlier, "_")
+		return cmp.Or(brief, w.Word())
 	case "requests":
 		if w.MaxNumSeqs > 0 {
 			return fmt.Sprintf("%d / %s", w.Requests, count(w.slots()))
@@ -161,7 +167,7 @@ func (w *worker) Text(field string) string {
 }
 
 // fields are the figures that change while a page is open.
-var fields = []string{"tone", "word", "mark", "requests", "tokens", "queued", "used", "usedText", "cached", "speed", "ttft", "itl",
+var fields = []string{"tone", "word", "brief", "mark", "requests", "tokens", "queued", "used", "usedText", "cached", "speed", "ttft", "itl",
 	"throughput", "failed", "circuit", "events"}
 
 // Key returns the name of a figure in events.
