@@ -19,7 +19,7 @@ import (
 
 // forOperators are the commands of docs/reference/settings.md, in its order; documented are all that have settings.
 var (
-	forOperators = []string{"serve", "dev", "attach", "index", "select", "workers", "health"}
+	forOperators = []string{"serve", "dev", "attach", "index", "select", "workers", "events", "health"}
 	documented   = append(slices.Clone(forOperators), "worker", "load", "simulate")
 )
 

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -56,6 +60,7 @@ func TestEventsOfAGroup(t *testing.T) {
 		"b's request at a: %d", status)
 	status, page = get(a.url + "/console/requests?id=nobodys")
 	assert.True(t, status == http.StatusNotFound && strings.Contains(page, "kept on 3 gateways."), "nobody's request at a: %d", status)
+	followed(t, a)
 	c.kill()
 	a.eventually("c's death is an event, and c is named as silent or gone", func() bool {
 		report, text = look("--since 30m --json --kind group")
@@ -67,4 +72,33 @@ func TestEventsOfAGroup(t *testing.T) {
 		{"--admin-url " + a.url + " --kind cat", exitFailed, `"cat" is none of worker, circuit`},
 		{"--admin-url http://127.0.0.1:1", exitFailed, "cannot reach the gateway"},
 	})
+}
+
+// followed has what happens printed while it happens.
+func followed(t *testing.T, a *proc) {
+	t.Helper()
+	ctx, end := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	status := make(chan int, 1)
+	go func() {
+		status <- run(ctx, []string{"events", "--admin-url", a.url, "--kind", "operator,worker", "--follow"},
+			process{program: "gateway", stdout: in, stderr: io.Discard, readFile: os.ReadFile})
+		_ = in.Close()
+	}()
+	printed, seen := bufio.NewScanner(out), map[string]int{}
+	for printed.Scan() {
+		if len(seen) == 0 {
+			a.order("cordon", "decode-1")
+		}
+		if seen[printed.Text()]++; strings.Contains(printed.Text(), "worker cordoned") {
+			break
+		}
+	}
+	end()
+	_, _ = io.Copy(io.Discard, out)
+	assert.Equal(t, exitOK, <-status, "the end of a --follow")
+	for line, n := range seen {
+		assert.Equal(t, 1, n, "printed again: %s", line)
+	}
+	a.order("uncordon", "decode-1")
 }
