@@ -30,11 +30,12 @@ type Core struct {
 	cfg      Config
 	entries  map[string]*entry
 	refused  map[claim]Refusal
-	cordoned map[string]bool // by worker id, absent workers among them
-	lost     map[string]Lost // by worker id
-	held     map[claim]bool  // cordoned by their source, absent workers among them
-	known    map[key]*Pool   // every pool that ever had a worker, as it was at the last View
-	stale    map[key]bool    // of those, the ones to build again
+	cordoned map[string]bool       // by worker id, absent workers among them
+	lost     map[string]Lost       // by worker id
+	held     map[claim]bool        // cordoned by their source, absent workers among them
+	assigned map[string]assignment // by worker id, absent workers among them
+	known    map[key]*Pool         // every pool that ever had a worker, as it was at the last View
+	stale    map[key]bool          // of those, the ones to build again
 	aliases  map[string]string
 	version  uint64
 }
@@ -67,6 +68,7 @@ func NewCore(cfg Config) *Core {
 		refused:  make(map[claim]Refusal),
 		cordoned: make(map[string]bool),
 		held:     make(map[claim]bool),
+		assigned: make(map[string]assignment),
 		lost:     make(map[string]Lost),
 		known:    make(map[key]*Pool),
 		stale:    make(map[key]bool),
@@ -83,6 +85,7 @@ func (c *Core) Put(source string, w *Worker, now time.Time) (changed bool, err e
 	}
 	delete(c.refused, claim{source, w.ID})
 	delete(c.lost, w.ID)
+	w = c.current(w)
 	old, there := c.entries[w.ID]
 	switch {
 	case !there:
@@ -201,6 +204,45 @@ func (c *Core) Hold(source, id string, on bool) (changed bool) {
 		c.touch(e.key())
 	}
 	return changed
+}
+
+// assignment is the role that a planner gave to a process in place of the registered one.
+type assignment struct {
+	incarnation string
+	role        Role
+	hold        bool // it is on its way from one role to the other
+}
+
+// Assign has the process of a worker serve in a role, whatever its registrations name; hold cordons it besides, apart
+// from operators and sources. Its next process is in the registered role again. Other processes change nothing.
+func (c *Core) Assign(id, incarnation string, role Role, hold bool) (changed bool) {
+	e, there := c.entries[id]
+	to := assignment{incarnation, role, hold}
+	if !there || e.worker.Incarnation != incarnation || c.assigned[id] == to || !role.Valid() {
+		return false
+	}
+	if len(c.assigned) >= maxCordons {
+		maps.DeleteFunc(c.assigned, func(id string, _ assignment) bool { return c.entries[id] == nil })
+	}
+	c.assigned[id] = to
+	c.touch(e.key())
+	e.worker = c.current(e.worker)
+	c.touch(e.key())
+	return true
+}
+
+// current returns a record with the role that is assigned to the process, and forgets one of an earlier process.
+func (c *Core) current(w *Worker) *Worker {
+	to, there := c.assigned[w.ID]
+	switch {
+	case !there:
+	case to.incarnation != w.Incarnation:
+		delete(c.assigned, w.ID)
+	case to.role != w.Role:
+		w = new(*w)
+		w.Role = to.role
+	}
+	return w
 }
 
 // Down records a failed call: the worker takes no requests for Config.DownFor, or for half a second if it is the last
@@ -326,7 +368,7 @@ func (c *Core) View() *View {
 func (c *Core) member(e *entry) Member {
 	m := Member{Worker: e.worker, Source: e.source}
 	switch {
-	case c.cordoned[e.worker.ID], c.held[claim{e.source, e.worker.ID}]:
+	case c.cordoned[e.worker.ID], c.held[claim{e.source, e.worker.ID}], c.assigned[e.worker.ID].hold:
 		m.Status = Draining
 	case !e.downUntil.IsZero():
 		m.Status, m.DownUntil = Down, e.downUntil

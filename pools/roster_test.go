@@ -290,3 +290,49 @@ func TestLostWorkers(t *testing.T) {
 	c.Advance(now.Add(lostFor))
 	is("a day later")
 }
+
+// A process serves in the role that it was assigned, whatever its source repeats; its next process is in the registered
+// one again. A hold keeps requests off, as an operator's cordon does, and neither lifts the other.
+func TestAssign(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := NewCore(Config{})
+	worker := func(incarnation string) *Worker {
+		return &Worker{ID: "w", Incarnation: incarnation, Model: "m", Role: Prefill, Engine: "sim", Address: "http://h:1", BlockSize: 16}
+	}
+	put := func(w *Worker) {
+		t.Helper()
+		_, err := c.Put("s", w, now)
+		require.NoError(t, err)
+	}
+	is := func(role Role, status Status) {
+		t.Helper()
+		v := c.View()
+		m, ok := v.Lookup("w")
+		require.True(t, ok)
+		assert.Equal(t, []any{role, status, 1}, []any{m.Worker.Role, m.Status, len(v.Pool("m", role).Members)})
+	}
+	put(worker("1"))
+	assert.False(t, c.Assign("w", "0", Decode, false), "another process")
+	assert.False(t, c.Assign("x", "1", Decode, false), "another worker")
+	assert.True(t, c.Assign("w", "1", Prefill, true))
+	is(Prefill, Draining)
+	assert.True(t, c.Assign("w", "1", Decode, false))
+	assert.False(t, c.Assign("w", "1", Decode, false), "twice")
+	is(Decode, Up)
+	put(worker("1"))
+	is(Decode, Up)
+	_, err := c.Drain("w", true)
+	require.NoError(t, err)
+	c.Assign("w", "1", Decode, true)
+	c.Assign("w", "1", Decode, false)
+	is(Decode, Draining)
+	_, err = c.Drain("w", false)
+	require.NoError(t, err)
+	c.Remove("s", "w")
+	put(worker("1"))
+	is(Decode, Up)
+	put(worker("2"))
+	is(Prefill, Up)
+	put(worker("1"))
+	is(Prefill, Up)
+}

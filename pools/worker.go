@@ -101,6 +101,9 @@ type Worker struct {
 	// means 1.
 	TensorParallel   int `json:"tensor_parallel_size,omitempty"`
 	PipelineParallel int `json:"pipeline_parallel_size,omitempty"`
+	// RoleSwitch is how the worker changes its role while it runs: [NoSwitch], [SoftSwitch] or [SGLangSwitch]. Empty is
+	// soft for a vLLM, or simulated, engine whose requests name the role (vllm-nixl), and none for others.
+	RoleSwitch string `json:"role_switch,omitempty"`
 	// Prioritizes: the engine schedules by priority, so requests may carry one.
 	Prioritizes bool `json:"prioritizes,omitempty"`
 	// FetchesRest reports whether a decode engine keeps a prefix cache and fetches only the blocks that it lacks.
@@ -177,6 +180,7 @@ func (w *Worker) Validate() error {
 		{"transfer_ids", listProblem(w.TransferIDs, MaxRanks, MaxModelBytes)},
 		{"tensor_parallel_size", countProblem(w.TensorParallel, 0, MaxRanks)},
 		{"pipeline_parallel_size", countProblem(w.PipelineParallel, 0, MaxRanks)},
+		{"role_switch", oneOf(w.RoleSwitch, "", NoSwitch, SoftSwitch, SGLangSwitch)},
 		{"model_input", oneOf(w.ModelInput, "", "tokens", "text")},
 		{"kv_events_endpoint", unlessEmpty(w.KVEndpoint, func(s string) string { return tcpProblem(s, w.Ranks(), true) })},
 		{"kv_events_replay_endpoint", unlessEmpty(w.KVReplay, func(s string) string { return tcpProblem(s, w.Ranks(), false) })},
@@ -200,6 +204,24 @@ func (w *Worker) Page() int { return cmp.Or(w.PageSize, w.BlockSize) }
 // SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too.
 func (w *Worker) ServesAlone() bool {
 	return w.Role == Both || w.Engine != "sglang"
+}
+
+// The ways of [Worker.RoleSwitch].
+const (
+	NoSwitch     = "none"   // by a restart only
+	SoftSwitch   = "soft"   // it does what a request asks: no call
+	SGLangSwitch = "sglang" // POST /pd_role_switch, while it is idle; its cache is lost
+)
+
+// Switches returns RoleSwitch, or its default.
+func (w *Worker) Switches() string {
+	switch {
+	case w.RoleSwitch != "":
+		return w.RoleSwitch
+	case w.Role != Both && (w.Engine == "vllm" || w.Engine == "sim") && (w.Connector == "" || w.Connector == "vllm-nixl"):
+		return SoftSwitch
+	}
+	return NoSwitch
 }
 
 // Equal reports whether both records are equal.

@@ -25,7 +25,7 @@ var cores = []struct {
 	{files: "handoff/connector/*.go"},
 	{files: "handoff/decide.go"},
 	{files: "handoff/cleanupstack.go"},
-	{files: "cmd/gateway/observe/scale.go"},
+	{files: "router/planner/*.go"},
 	{files: "cmd/gateway/dialect/*.go"},
 	{files: "lab/engine/*.go", shells: []string{"call.go", "death.go", "inputs.go", "mailbox.go", "publisher.go", "scheduler.go", "server.go",
 		"sidechannel.go", "socket.go", "store.go"}},

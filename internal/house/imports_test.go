@@ -58,6 +58,7 @@ var rooms = storey{
 	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/metrics", "lab/testkit"},
 	"router":                     {"kv/index", "internal/setting", "pools", "router/load", "kv/overlap"},
 	"router/placement":           {"pools", "router"},
+	"router/planner":             {"pools"},
 	// permits and orders come in as interfaces
 	"router/replica": {"internal/setting", "pools", "queue", "router/load", below, "router"},
 	// over NATS
@@ -91,7 +92,8 @@ var lab = storey{
 		"internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
 	"lab/replay": {"internal/auth", "lab/testkit", "internal/openai", "internal/terminal", "internal/setting",
 		"internal/tokens"},
-	"lab/simulate": {"fault", "pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica",
+	"lab/simulate": {"fault", "pools", "queue", "router", "router/placement", "router/planner", "router/load", "kv/index",
+		"router/replica",
 		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "internal/speed", "prefill", "internal/terminal",
 		"internal/tokens"},
 	"lab/devfleet":       {below, "lab/engine"},                 // the product's own composition, with simulated workers

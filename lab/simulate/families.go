@@ -15,6 +15,12 @@ import (
 type FamilyPlan struct {
 	Rate     float64       `yaml:"rate"` // requests a second, on average
 	Duration time.Duration `yaml:"duration"`
+	// From is when its time begins. It comes again Every so long, Times times in all; once where Times is 0.
+	From  time.Duration `yaml:"from"`
+	Every time.Duration `yaml:"every"`
+	Times int           `yaml:"times"`
+	// Siblings is how many requests come at one time and share SharedTokens of their own; 0 and 1 for none.
+	Siblings int `yaml:"siblings"`
 	// Burst is the variance of the number of requests in 10 s over its mean: 1, a Poisson stream, where it is 0.
 	Burst float64 `yaml:"burst"`
 	// SharedTokens begin every prompt of the family; Input is the length of what follows, Output that of the answer.
@@ -51,6 +57,14 @@ func (w *WorkloadPlan) withFamilies(base []replay.Request, seed uint64) []replay
 // appendTo draws the family's requests.
 func (f *FamilyPlan) appendTo(all []replay.Request, family int, rng *rand.Rand) []replay.Request {
 	serial := 0
+	for round := range max(1, f.Times) {
+		all = f.round(all, f.From+time.Duration(round)*f.Every, family, &serial, rng)
+	}
+	return all
+}
+
+// round draws the requests of one of its times, which begins at start.
+func (f *FamilyPlan) round(all []replay.Request, start time.Duration, family int, serial *int, rng *rand.Rand) []replay.Request {
 	for from := time.Duration(0); from < f.Duration; from += window {
 		length := min(window, f.Duration-from)
 		mean := f.Rate * window.Seconds()
@@ -60,13 +74,20 @@ func (f *FamilyPlan) appendTo(all []replay.Request, family int, rng *rand.Rand) 
 			rate *= float64(gamma(shape, rng) / shape)
 		}
 		for at := -math.Log1p(-rng.Float64()) / rate; at < length.Seconds(); at += -math.Log1p(-rng.Float64()) / rate {
-			var spans []replay.Span
-			if f.SharedTokens > 0 {
-				spans = append(spans, replay.Span{ID: spanID(4, family), Tokens: f.SharedTokens})
+			shared := spanID(4, family)
+			if f.Siblings > 1 {
+				shared = spanID(4, family<<32+*serial+1)
 			}
-			spans = append(spans, replay.Span{ID: spanID(5, family<<32+serial), Tokens: f.Input.draw(rng)})
-			all = append(all, replay.Request{At: from + time.Duration(math.Round(float64(at*1e9))), Spans: spans, OutputTokens: f.Output.draw(rng)})
-			serial++
+			for range max(1, f.Siblings) {
+				var spans []replay.Span
+				if f.SharedTokens > 0 {
+					spans = append(spans, replay.Span{ID: shared, Tokens: f.SharedTokens})
+				}
+				spans = append(spans, replay.Span{ID: spanID(5, family<<32+*serial), Tokens: f.Input.draw(rng)})
+				due := start + from + time.Duration(math.Round(float64(at*1e9)))
+				all = append(all, replay.Request{At: due, Spans: spans, OutputTokens: f.Output.draw(rng)})
+				*serial++
+			}
 		}
 	}
 	return all
@@ -109,6 +130,8 @@ func (v *Variant) checkFamilies() error {
 			return v.doc.Errorf("workload.families", "the family number %d needs a rate above 0 and a duration", i+1)
 		case !(f.Burst >= 0) || f.Burst > 1e4 || f.SharedTokens < 0 || f.SharedTokens > 1<<22:
 			return v.doc.Errorf("workload.families", "the family number %d has a burst or shared_tokens out of range", i+1)
+		case f.From < 0 || f.Times < 0 || f.Times > 1000 || f.Times > 1 && f.Every <= 0 || f.Siblings < 0 || f.Siblings > 1000:
+			return v.doc.Errorf("workload.families", "the family number %d has from, every, times or siblings out of range", i+1)
 		case !fine(f.Input) || !fine(f.Output):
 			return v.doc.Errorf("workload.families", "the family number %d needs input and output with p50 and, no smaller, p99", i+1)
 		}

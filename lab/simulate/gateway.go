@@ -49,14 +49,20 @@ func (r *run) addGateway(number int32) (err error) {
 	g.outliers = r.newOutliers()
 	g.placer = placement.Placer{Routers: g.routers, Fallback: true, Transfers: g.links, Ejected: g.outliers.Ejected}
 	for i, m := range r.machines {
-		if m.worker.Role != pools.Decode {
-			to := g.routers.Index(Model, m.worker.Role)
-			g.indexed[i] = indexed{to, to.Owner(m.worker.ID, 0)}
-		}
+		g.indexed[i] = g.follows(m.worker)
 	}
 	g.queue, err = queue.NewCore(r.cfg.Queue, r.epoch, r.ended)
 	r.gateways = append(r.gateways, g)
 	return err
+}
+
+// follows returns where a worker's KV events go.
+func (g *gateway) follows(w *pools.Worker) indexed {
+	if w.Role == pools.Decode {
+		return indexed{}
+	}
+	to := g.routers.Index(Model, w.Role)
+	return indexed{to, to.Owner(w.ID, 0)}
 }
 
 // drain grants requests while there is room. Its effects may call it again.
@@ -104,6 +110,9 @@ func (g *gateway) expire(turn uint32) {
 func (r *run) apply(machine int32, events []engine.Event) {
 	for _, g := range r.gateways {
 		to := &g.indexed[machine]
+		if to.index == nil {
+			continue // the worker has become a decode worker
+		}
 		for i := range events {
 			switch e := &events[i]; e.Kind {
 			case engine.Stored:

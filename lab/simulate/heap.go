@@ -12,9 +12,12 @@ const (
 	observe                   // the series take a reading
 	impatient                 // a request may have waited long enough for its KV
 
-	receive // a letter reaches a gateway: this and what follows is between gateways
+	receive // a letter reaches a gateway: this and what follows is no request's
 	publish // a gateway publishes its changes
 	tick    // a gateway does what is due
+
+	replan   // the planner decides
+	switched // an engine has changed its role
 )
 
 // event is something that will happen. Those of one time happen in the order in which they were entered.
@@ -32,7 +35,7 @@ func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.
 type agenda struct {
 	heap    []event
 	seq     uint64
-	between int // those between gateways
+	between int // those that are no request's
 }
 
 func (a *agenda) add(e event) {

@@ -231,11 +231,16 @@ func (r *run) output(machine int32, o *engine.Output) {
 		q.d.PrefillDone(now)
 		q.d.Bind(now)
 		r.gateways[q.gateway].drain()
-	} else if r.gateways[q.gateway].outliers.token(r, machine, r.now-q.last); r.cfg.Gaps {
-		if q.gaps == nil {
-			q.gaps = r.spareGaps()
+	} else {
+		r.machines[machine].tokens++
+		r.machines[machine].gaps += r.now - q.last
+		r.gateways[q.gateway].outliers.token(r, machine, r.now-q.last)
+		if r.cfg.Gaps {
+			if q.gaps == nil {
+				q.gaps = r.spareGaps()
+			}
+			q.gaps = append(q.gaps, uint32((r.now-q.last)/1000))
 		}
-		q.gaps = append(q.gaps, uint32((r.now-q.last)/1000))
 	}
 	q.last = r.now
 	q.tokens = o.Generated
@@ -244,6 +249,7 @@ func (r *run) output(machine int32, o *engine.Output) {
 		q.grown = grown
 	}
 	if o.Reason != engine.Unfinished {
+		r.machines[machine].answers++
 		r.release(q)
 		r.end(i, replay.Answered)
 	}
@@ -258,6 +264,8 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 		q.cached = o.Cached
 	}
 	if o.Reason != engine.Aborted {
+		r.machines[machine].answers++
+		r.machines[machine].rate.Observe(q.p.BacklogTokens, time.Duration(r.now-q.sent))
 		q.p.Bind(r.at(r.now))
 		r.gateways[q.gateway].speeds.observe(q.p, o.Cached, time.Duration(r.now-q.sent), r.at(r.now))
 		r.gateways[q.gateway].outliers.prefilled(q.p.Worker, q.p.BacklogTokens, time.Duration(r.now-q.sent), r.at(r.now))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
 // Group is a number of workers that are alike.
@@ -30,6 +31,11 @@ type machine struct {
 	dirty  bool   // it was called, and has not stepped since
 	latest int64  // output
 	beats  bool   // its next renewal is on the agenda
+	// For the planner: answers, the speed of prompts, tokens that came after another of their answer, and the times
+	// between, in ns.
+	answers      int
+	rate         prefill.Rate
+	tokens, gaps int64
 }
 
 // vocabulary is the tokens that engines draw from when no caller reads them.
@@ -67,12 +73,12 @@ func machines(fleet []Group) ([]*machine, error) {
 const never = -1
 
 // roster makes the pools that the gateway would see.
-func roster(all []*machine, epoch time.Time) (*pools.View, error) {
+func roster(all []*machine, epoch time.Time) (*pools.Core, error) {
 	core := pools.NewCore(pools.Config{})
 	for _, m := range all {
 		if _, err := core.Put("simulate", m.worker, epoch); err != nil {
 			return nil, err
 		}
 	}
-	return core.View(), nil
+	return core, nil
 }

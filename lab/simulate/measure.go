@@ -22,7 +22,7 @@ func metricNames() []string {
 		}
 	}
 	return append(names, "hit_rate", "output_tokens_per_s", "requests_per_s", "requests", "shed", "failed",
-		"prefill_imbalance", "decode_imbalance", "kv_use", "batch", "queued", "preemptions", "duration_s", "capacity")
+		"prefill_imbalance", "decode_imbalance", "kv_use", "batch", "queued", "preemptions", "moves", "duration_s", "capacity")
 }
 
 func knownMetric(name string) bool { return slices.Contains(metricNames(), name) }
@@ -58,7 +58,7 @@ type Curves struct {
 // measure reads a run's figures off its outcome.
 func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
 	m := &Measured{Seed: seed, Metrics: measured(&v.plan.SLO, out, -1, -1)}
-	m.Metrics["preemptions"] = float64(out.Preemptions)
+	m.Metrics["preemptions"], m.Metrics["moves"] = float64(out.Preemptions), float64(out.Moved)
 	m.Curves, m.GivenUp, m.Chosen = curves(v, out), out.GivenUp, out.Chosen
 	m.Metrics.means("kv_use", m.Curves.KVUse)
 	m.Metrics.means("batch", m.Curves.Batch)

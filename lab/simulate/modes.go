@@ -43,6 +43,6 @@ func (v *Variant) under() string {
 	if p.Queue.Classes != nil {
 		classes = *p.Queue.Classes
 	}
-	return fmt.Sprintf("%s %+v %v %v %+v %v %v %v %v %v %+v", v.asked(), v.fleet, p.Fleet.EventDelay, p.Fleet.EventLoss, v.replicas,
-		p.Router.ForecastScale, p.Router.Learns, p.Router.UnknownPrompts, p.Queue.Limit, p.Queue.Timeout, classes)
+	return fmt.Sprintf("%s %+v %v %v %+v %v %v %v %v %v %+v %+v", v.asked(), v.fleet, p.Fleet.EventDelay, p.Fleet.EventLoss, v.replicas,
+		p.Router.ForecastScale, p.Router.Learns, p.Router.UnknownPrompts, p.Queue.Limit, p.Queue.Timeout, classes, p.Planner)
 }

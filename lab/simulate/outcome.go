@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/planner"
 )
 
 // Outcome is the result of a run.
@@ -19,6 +20,9 @@ type Outcome struct {
 	TBT []time.Duration
 	// Stages are when each stage began and ended.
 	Stages []Span
+	// Moves are the planner's latest, and Moved is how many ended in a new role.
+	Moves []planner.Past
+	Moved int
 	// Readings are the fleet's state over time.
 	Readings []Reading
 	// Preemptions and FailedLoads are the engines'.

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -43,12 +44,21 @@ func (r *run) newOutliers() *outliers {
 func (o *outliers) Ejected(p *pools.Pool) []string { return o.ejected[p.Role] }
 
 func (o *outliers) of(w *pools.Worker) fault.Observed {
-	for _, is := range o.all[w.Role] {
-		if is.Worker == w.ID {
-			return is
+	for _, all := range o.all { // its role may have changed
+		for _, is := range all {
+			if is.Worker == w.ID {
+				return is
+			}
 		}
 	}
 	panic("simulate: no such worker")
+}
+
+// moved has a worker compared with those of the pool that it came into.
+func (o *outliers) moved(w *pools.Worker, from pools.Role) {
+	is := o.of(w)
+	o.all[from] = slices.DeleteFunc(o.all[from], func(x fault.Observed) bool { return x.Worker == w.ID })
+	o.all[w.Role] = append(o.all[w.Role], is)
 }
 
 // prefilled records a computed prompt.

@@ -23,6 +23,7 @@ type Plan struct {
 	Fleet    FleetPlan    `yaml:"fleet"`
 	Router   RouterPlan   `yaml:"router"`
 	Queue    QueuePlan    `yaml:"queue"`
+	Planner  PlannerPlan  `yaml:"planner"`
 	// Replicas is how many gateways share the fleet, Staleness how late each receives the others' bookings: a duration,
 	// off or away. Spread off ignores bookings that are on their way.
 	Replicas  int    `yaml:"replicas"`

@@ -35,6 +35,8 @@ type Config struct {
 	Queue queue.Config
 	// Replicas are the gateways in front of the fleet.
 	Replicas Replicas
+	// Planner moves workers between the pools.
+	Planner PlannerPlan
 	// EventDelay is how long a KV event takes from the engine to the index.
 	EventDelay time.Duration
 	// SessionIDs has requests name their session.
@@ -86,13 +88,14 @@ type run struct {
 	stage    int32
 	began    int64
 	errands  []errand
-	parcels  []parcel // KV events on their way
-	free     []int32  // parcels to use again
-	letters  []letter // on their way between gateways
-	unused   []int32  // letters to use again
-	worked   int64    // when something happened last but between gateways
-	posted   uint64   // steps that gave events
-	owed     work     // of all open requests
+	parcels  []parcel  // KV events on their way
+	free     []int32   // parcels to use again
+	letters  []letter  // on their way between gateways
+	unused   []int32   // letters to use again
+	worked   int64     // when something happened last but between gateways
+	posted   uint64    // steps that gave events
+	owed     work      // of all open requests
+	planning *planning // nil without a planner
 	gaps     [][]uint32
 	out      *Outcome
 }
@@ -126,11 +129,11 @@ func start(cfg Config) (*run, error) {
 	if r.machines, err = machines(cfg.Fleet); err != nil {
 		return nil, err
 	}
-	view, err := roster(r.machines, r.epoch)
+	roster, err := roster(r.machines, r.epoch)
 	if err != nil {
 		return nil, err
 	}
-	r.fleet = view.Fleet(Model)
+	r.fleet = roster.View().Fleet(Model)
 	for i, m := range r.machines {
 		r.byWorker[m.worker.ID] = int32(i)
 	}
@@ -138,6 +141,9 @@ func start(cfg Config) (*run, error) {
 		if err := r.addGateway(int32(i)); err != nil {
 			return nil, err
 		}
+	}
+	if r.planning = newPlanning(r, roster); r.planning != nil {
+		r.agenda.add(event{what: replan})
 	}
 	return r, nil
 }
@@ -157,6 +163,9 @@ func (r *run) all(ctx context.Context) error {
 		s := m.core.Stats()
 		r.out.Preemptions += s.Preemptions
 		r.out.FailedLoads += s.FailedLoads
+	}
+	if r.planning != nil {
+		r.out.Moves, r.out.Moved = r.planning.core.Past(), r.planning.moved
 	}
 	return nil
 }
@@ -253,6 +262,10 @@ func (r *run) handle(e *event) {
 		}
 	case tick:
 		r.gateways[e.who].member.tick()
+	case replan:
+		r.planning.step()
+	case switched:
+		r.planning.switched(e.who, e.turn)
 	case observe:
 		if e.turn == uint32(r.stage) {
 			r.observe(e.who)
@@ -283,6 +296,9 @@ func (r *run) wait(i int32, computed bool) {
 		item.Uncached = q.isl - max(q.done.Tokens, r.cached(i, now))
 		if q.turns == 0 {
 			r.owe(q, item.Uncached)
+			if r.planning != nil {
+				r.planning.arrived += float64(item.Uncached)
+			}
 		}
 	}
 	item.Class, _ = r.cfg.Queue.Classes.Find(name, item.Uncached)

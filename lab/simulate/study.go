@@ -125,7 +125,7 @@ func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed u
 	}
 	cfg := Config{
 		Stages: stages, Fleet: v.fleet, Routers: seeded(v.routers, seed), Queue: q, ForecastScale: v.plan.Router.ForecastScale,
-		Learns: v.plan.Router.Learns, EventDelay: v.plan.Fleet.EventDelay,
+		Learns: v.plan.Router.Learns, Planner: v.plan.Planner, EventDelay: v.plan.Fleet.EventDelay,
 		Replicas: v.replicas, SessionIDs: v.plan.Workload.SessionIDs,
 		Speed: speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings, Class: v.plan.Workload.class(seed),
 		EventLoss: v.plan.Fleet.EventLoss, UnknownPrompts: v.plan.Router.UnknownPrompts, Seed: seed,

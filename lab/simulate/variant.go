@@ -62,6 +62,12 @@ func newVariant(doc *document, arm string, point []override) (*Variant, error) {
 	if err := v.makeReplicas(); err != nil {
 		return nil, err
 	}
+	if v.plan.Planner.ITL == 0 {
+		v.plan.Planner.ITL = v.plan.SLO.ITL
+	}
+	if mode := v.plan.Planner.Mode; !slices.Contains([]string{"", "off", "advise", "act"}, mode) {
+		return nil, doc.Errorf("planner.mode", "%q is none of off, advise, act", mode)
+	}
 	if _, err := v.queue(); err != nil {
 		return nil, doc.Errorf("queue", "%w", err)
 	}
@@ -315,6 +321,9 @@ func (v *Variant) title() string {
 	var parts []string
 	for _, g := range v.fleet {
 		parts = append(parts, fmt.Sprintf("%d %s", g.Count, g.Role))
+	}
+	if v.plan.Planner.Mode == "act" {
+		parts = append(parts, "moved by the planner")
 	}
 	return strings.Join(parts, ", ")
 }

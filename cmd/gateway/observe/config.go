@@ -5,7 +5,7 @@ package observe
 
 // Config is the settings of logs and desired_workers.
 type Config struct {
-	// Utilization of 0 means [DefaultUtilization].
+	// Utilization of 0 means [planner.DefaultUtilization].
 	Utilization float64 `default:"0.8" range:"0|0.1..1"`
 	// Ejection is the share of a pool's workers that may get no new requests because they are outliers.
 	Ejection float64 `flag:"outlier-ejection" default:"0" range:"0..0.5" group:"Router" help:"Largest share of a pool's workers that get no new requests while they are outliers: slower than the others, or failing. At least one is left out, and two others stay. 0 leaves out none."`

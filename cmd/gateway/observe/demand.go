@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/planner"
 )
 
 // demand computes desired_workers: how many workers of each pool the present load needs. It observes the arrival of
@@ -16,10 +17,10 @@ import (
 type demand struct {
 	utilization float64
 
-	mu       sync.Mutex           // guards all below
-	uncached map[string]float64   // prompt tokens to compute, by model
-	arrivals map[string]*arrivals // their rate
-	scalers  map[poolKey]*scaler
+	mu       sync.Mutex                   // guards all below
+	uncached map[string]float64           // prompt tokens to compute, by model
+	arrivals map[string]*planner.Arrivals // their rate
+	scalers  map[poolKey]*planner.Scaler
 }
 
 type poolKey struct {
@@ -29,8 +30,8 @@ type poolKey struct {
 
 func newDemand(cfg Config) *demand {
 	return &demand{
-		utilization: cmp.Or(cfg.Utilization, DefaultUtilization),
-		uncached:    map[string]float64{}, arrivals: map[string]*arrivals{}, scalers: map[poolKey]*scaler{},
+		utilization: cmp.Or(cfg.Utilization, planner.DefaultUtilization),
+		uncached:    map[string]float64{}, arrivals: map[string]*planner.Arrivals{}, scalers: map[poolKey]*planner.Scaler{},
 	}
 }
 
@@ -56,16 +57,16 @@ func (d *demand) workers(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad,
 	defer d.mu.Unlock()
 	key := poolKey{p.Model, p.Role}
 	if d.scalers[key] == nil {
-		d.scalers[key] = &scaler{}
+		d.scalers[key] = &planner.Scaler{}
 	}
-	return d.scalers[key].read(d.load(fleet, p, loads, q, now), d.utilization, now)
+	return d.scalers[key].Read(d.load(fleet, p, loads, q, now), d.utilization, now)
 }
 
 // load sums up a pool's load through this gateway. The caller holds mu. A capacity is the mean over workers that have
 // one. Waiting requests will generate on the decode pool or, without one, on role both.
-func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) poolLoad {
-	var l poolLoad
-	var blocks, seqs, rate mean
+func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) planner.Load {
+	var l planner.Load
+	var blocks, seqs, rate planner.Mean
 	size := 1
 	for i, m := range p.Members {
 		if m.Status != pools.Draining {
@@ -75,39 +76,27 @@ func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q 
 		size = max(1, w.BlockSize)
 		if p.Role == pools.Prefill {
 			l.BacklogTokens += float64(loads[i].PrefillTokens - loads[i].Others.PrefillTokens)
-			rate.add(fleet.rooms.Prefill.Rate(w.ID))
+			rate.Add(fleet.rooms.Prefill.Rate(w.ID))
 			continue
 		}
 		l.Blocks += float64(loads[i].ActiveBlocks - loads[i].Others.ActiveBlocks)
 		l.Requests += float64(loads[i].Requests - loads[i].Others.Requests)
-		blocks.add(float64(w.TotalKVBlocks * w.Ranks()))
-		seqs.add(float64(w.MaxNumSeqs * w.Ranks()))
+		blocks.Add(float64(w.TotalKVBlocks * w.Ranks()))
+		seqs.Add(float64(w.MaxNumSeqs * w.Ranks()))
 	}
 	if p.Role == pools.Prefill {
-		l.TokensPerSecond = rate.value()
+		l.TokensPerSecond = rate.Value()
 		l.BacklogTokens += float64(q.WaitingUncachedTokens)
 		if d.arrivals[p.Model] == nil {
-			d.arrivals[p.Model] = &arrivals{}
+			d.arrivals[p.Model] = &planner.Arrivals{}
 		}
-		l.ArrivalTokens = d.arrivals[p.Model].read(d.uncached[p.Model], now)
+		l.ArrivalTokens = d.arrivals[p.Model].Read(d.uncached[p.Model], now)
 		return l
 	}
-	l.WorkerBlocks, l.WorkerSeqs = blocks.value(), seqs.value()
+	l.WorkerBlocks, l.WorkerSeqs = blocks.Value(), seqs.Value()
 	if p.Role == pools.Decode || len(fleet.rooms.Roster.Snapshot(p.Model, pools.Decode).Members) == 0 {
 		l.Requests += float64(q.Waiting)
 		l.Blocks += float64(q.WaitingTokens)/float64(size) + float64(q.Waiting) // each rounds up
 	}
 	return l
 }
-
-// mean is the mean of known values.
-type mean struct{ sum, n float64 }
-
-func (m *mean) add(v float64) {
-	if v > 0 {
-		m.sum, m.n = m.sum+v, m.n+1
-	}
-}
-
-// value returns 0 while nothing is known.
-func (m *mean) value() float64 { return m.sum / max(1, m.n) }

@@ -1,6 +1,7 @@
-package observe
+package planner
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -28,9 +29,9 @@ const (
 	scaleMost  = time.Minute
 )
 
-// poolLoad is the present load of a pool, and the capacity of one of its workers. An unknown capacity is 0, and its
-// load not counted.
-type poolLoad struct {
+// Load is the present load of a pool, and the capacity of one of its workers. An unknown capacity is 0, and its load not
+// counted.
+type Load struct {
 	Present int // not draining
 
 	BacklogTokens   float64 // uncached prompt tokens, waiting and booked
@@ -42,42 +43,55 @@ type poolLoad struct {
 
 	Requests   float64 // booked and waiting
 	WorkerSeqs float64 // running at once on one worker
+
+	Generated       float64 // tokens generated per second
+	WorkerGenerates float64 // by one worker at the target of the time between tokens
 }
 
-// demand returns how many workers the load fills to utilization (0 to 1), in fractions of a worker: the greatest of
-//
-//	compute   (BacklogTokens / scaleHorizon + ArrivalTokens) / (TokensPerSecond × utilization)
-//	memory    Blocks / (WorkerBlocks × utilization)
-//	batch     Requests / (WorkerSeqs × utilization)
-//
-// ok is false while no capacity is known.
-func (l poolLoad) demand(utilization float64) (workers float64, ok bool) {
-	part := func(need, capacity float64) {
-		if capacity > 0 {
-			workers, ok = max(workers, need/(capacity*utilization)), true
+// Demand is how many workers a load fills to a utilization, in fractions of a worker, by what is scarce. A term without
+// a known capacity is 0.
+type Demand struct {
+	Compute float64 `json:"compute"` // (BacklogTokens / 10 s + ArrivalTokens) / (TokensPerSecond × utilization)
+	Memory  float64 `json:"memory"`  // Blocks / (WorkerBlocks × utilization)
+	Batch   float64 `json:"batch"`   // Requests / (WorkerSeqs × utilization)
+	ITL     float64 `json:"itl"`     // Generated / (WorkerGenerates × utilization)
+	// Known is false while no capacity is known.
+	Known bool `json:"known"`
+}
+
+// Workers returns the greatest term: the demand.
+func (d Demand) Workers() float64 { return max(d.Compute, d.Memory, d.Batch, d.ITL) }
+
+// Demand returns how many workers the load fills to a utilization from 0 to 1.
+func (l Load) Demand(utilization float64) (d Demand) {
+	part := func(need, capacity float64) float64 {
+		if capacity <= 0 {
+			return 0
 		}
+		d.Known = true
+		return need / (capacity * utilization)
 	}
-	part(l.BacklogTokens/scaleHorizon.Seconds()+l.ArrivalTokens, l.TokensPerSecond)
-	part(l.Blocks, l.WorkerBlocks)
-	part(l.Requests, l.WorkerSeqs)
-	return workers, ok
+	d.Compute = part(l.BacklogTokens/scaleHorizon.Seconds()+l.ArrivalTokens, l.TokensPerSecond)
+	d.Memory = part(l.Blocks, l.WorkerBlocks)
+	d.Batch = part(l.Requests, l.WorkerSeqs)
+	d.ITL = part(l.Generated, l.WorkerGenerates)
+	return d
 }
 
-// scaler smooths readings of one pool's load into a number of workers that does not flap. It is a pure value; its
-// owner guards it.
-type scaler struct {
+// Scaler smooths readings of one pool's load into a number of workers that does not flap. It is a pure value; its owner
+// guards it.
+type Scaler struct {
 	smooth  float64 // smoothed demand
 	workers int
 	at      time.Time // of the latest reading
 }
 
-// read adds a reading and returns the desired number, from 1 to scaleStep times the present one. It starts with the
+// Read adds a reading and returns the desired number, from 1 to scaleStep times the present one. It starts with the
 // present number, so that a new gateway does not shrink the fleet, and returns it while demand is unknown. A reading
 // within scaleLeast of the last changes nothing.
-func (s *scaler) read(l poolLoad, utilization float64, now time.Time) int {
-	present := max(1, l.Present)
-	demand, known := l.demand(utilization)
-	if s.at.IsZero() || !known {
+func (s *Scaler) Read(l Load, utilization float64, now time.Time) int {
+	present, d := max(1, l.Present), l.Demand(utilization)
+	if s.at.IsZero() || !d.Known {
 		s.smooth, s.workers, s.at = float64(present), present, now
 		return s.workers
 	}
@@ -86,7 +100,7 @@ func (s *scaler) read(l poolLoad, utilization float64, now time.Time) int {
 		return s.workers
 	}
 	s.at = now
-	demand = min(demand, float64(scaleStep*present))
+	demand := min(d.Workers(), float64(scaleStep*present))
 	constant := scaleDown
 	if demand > s.smooth {
 		constant = scaleUp
@@ -102,22 +116,25 @@ func (s *scaler) read(l poolLoad, utilization float64, now time.Time) int {
 	return s.workers
 }
 
-// arrivals is the smoothed growth rate of a total. It is a pure value; its owner guards it.
-type arrivals struct {
+// Arrivals is the smoothed growth rate of a total. It is a pure value; its owner guards it.
+type Arrivals struct {
+	// Over is the time constant; 0 means 30 s.
+	Over time.Duration
+
 	total     float64
 	perSecond float64
 	at        time.Time
 }
 
-// read adds the total at now and returns the rate, 0 at the first reading.
-func (a *arrivals) read(total float64, now time.Time) float64 {
+// Read adds the total at now and returns its growth per second, 0 at the first reading.
+func (a *Arrivals) Read(total float64, now time.Time) float64 {
 	since := now.Sub(a.at)
 	switch {
 	case a.at.IsZero():
 		a.total, a.at = total, now
 	case since >= scaleLeast:
 		rate := max(0, total-a.total) / since.Seconds()
-		a.perSecond += (rate - a.perSecond) * follow(since, arrivalTime)
+		a.perSecond += (rate - a.perSecond) * follow(since, cmp.Or(a.Over, arrivalTime))
 		a.total, a.at = total, now
 	}
 	return a.perSecond
@@ -130,3 +147,16 @@ func follow(since, constant time.Duration) float64 {
 
 // whole returns the least whole number that suffices, ignoring rounding errors.
 func whole(x float64) int { return int(math.Ceil(x - 1e-9)) }
+
+// Mean is the mean of known values.
+type Mean struct{ sum, n float64 }
+
+// Add adds a value unless it is 0: unknown.
+func (m *Mean) Add(v float64) {
+	if v > 0 {
+		m.sum, m.n = m.sum+v, m.n+1
+	}
+}
+
+// Value returns the mean, 0 while nothing is known.
+func (m *Mean) Value() float64 { return m.sum / max(1, m.n) }

@@ -1,4 +1,4 @@
-package observe
+package planner
 
 import (
 	"math"
@@ -13,23 +13,24 @@ import (
 func TestDemand(t *testing.T) {
 	tests := []struct {
 		name  string
-		load  poolLoad
+		load  Load
 		want  float64
 		known bool
 	}{
-		{"nothing is known", poolLoad{Present: 3, BacklogTokens: 1e6, ArrivalTokens: 1e4, Blocks: 100, Requests: 9}, 0, false},
-		{"no workers", poolLoad{TokensPerSecond: 1000, WorkerBlocks: 100, WorkerSeqs: 10}, 0, true},
-		{"arrivals alone: one worker's second a second, at 80 %", poolLoad{ArrivalTokens: 1000, TokensPerSecond: 1000}, 1.25, true},
-		{"a backlog is worked off within ten seconds", poolLoad{BacklogTokens: 10_000, TokensPerSecond: 1000}, 1.25, true},
-		{"both add up", poolLoad{BacklogTokens: 10_000, ArrivalTokens: 3000, TokensPerSecond: 1000}, 5, true},
-		{"blocks", poolLoad{Blocks: 1600, WorkerBlocks: 1000}, 2, true},
-		{"requests", poolLoad{Requests: 64, WorkerSeqs: 32}, 2.5, true},
-		{"the scarcest counts: blocks", poolLoad{Blocks: 2400, WorkerBlocks: 1000, Requests: 64, WorkerSeqs: 32}, 3, true},
-		{"the scarcest counts: requests", poolLoad{Blocks: 400, WorkerBlocks: 1000, Requests: 64, WorkerSeqs: 32}, 2.5, true},
-		{"what has no limit asks for none", poolLoad{Blocks: 1e9, Requests: 8, WorkerSeqs: 10}, 1, true},
+		{"nothing is known", Load{Present: 3, BacklogTokens: 1e6, ArrivalTokens: 1e4, Blocks: 100, Requests: 9}, 0, false},
+		{"no workers", Load{TokensPerSecond: 1000, WorkerBlocks: 100, WorkerSeqs: 10}, 0, true},
+		{"arrivals alone: one worker's second a second, at 80 %", Load{ArrivalTokens: 1000, TokensPerSecond: 1000}, 1.25, true},
+		{"a backlog is worked off within ten seconds", Load{BacklogTokens: 10_000, TokensPerSecond: 1000}, 1.25, true},
+		{"both add up", Load{BacklogTokens: 10_000, ArrivalTokens: 3000, TokensPerSecond: 1000}, 5, true},
+		{"blocks", Load{Blocks: 1600, WorkerBlocks: 1000}, 2, true},
+		{"requests", Load{Requests: 64, WorkerSeqs: 32}, 2.5, true},
+		{"the scarcest counts: blocks", Load{Blocks: 2400, WorkerBlocks: 1000, Requests: 64, WorkerSeqs: 32}, 3, true},
+		{"the scarcest counts: requests", Load{Blocks: 400, WorkerBlocks: 1000, Requests: 64, WorkerSeqs: 32}, 2.5, true},
+		{"what has no limit asks for none", Load{Blocks: 1e9, Requests: 8, WorkerSeqs: 10}, 1, true},
 	}
 	for _, tt := range tests {
-		got, known := tt.load.demand(0.8)
+		d := tt.load.Demand(0.8)
+		got, known := d.Workers(), d.Known
 		assert.True(t, math.Abs(got-tt.want) <= 1e-9 && known == tt.known,
 			"%s: %v, %v, want %v, %v", tt.name, got, known, tt.want, tt.known)
 	}
@@ -37,7 +38,7 @@ func TestDemand(t *testing.T) {
 
 // reader reads one load every few seconds.
 type reader struct {
-	scaler
+	Scaler
 	now   time.Time
 	every time.Duration
 }
@@ -45,26 +46,26 @@ type reader struct {
 func newReader() *reader { return &reader{now: time.Unix(1e9, 0), every: 5 * time.Second} }
 
 // after reads l for a time and returns the last answer.
-func (r *reader) after(l poolLoad, span time.Duration) int {
+func (r *reader) after(l Load, span time.Duration) int {
 	n := r.workers
 	for passed := time.Duration(0); passed < span; passed += r.every {
 		r.now = r.now.Add(r.every)
-		n = r.read(l, 0.8, r.now)
+		n = r.Read(l, 0.8, r.now)
 	}
 	return n
 }
 
 // busy is a prefill load that fills so many workers, with so many there.
-func busy(present int, workers float64) poolLoad {
-	return poolLoad{Present: present, TokensPerSecond: 1000, ArrivalTokens: 800 * workers}
+func busy(present int, workers float64) Load {
+	return Load{Present: present, TokensPerSecond: 1000, ArrivalTokens: 800 * workers}
 }
 
 // unknown is a backlog at workers whose speed is not known.
-func unknown(present int) poolLoad { return poolLoad{Present: present, BacklogTokens: 1e9} }
+func unknown(present int) Load { return Load{Present: present, BacklogTokens: 1e9} }
 
 func TestDesired(t *testing.T) {
 	type step struct {
-		load        poolLoad
+		load        Load
 		lasts       time.Duration
 		least, most int
 	}
@@ -112,12 +113,12 @@ func TestDesiredDoesNotFlap(t *testing.T) {
 func TestDesiredReadTwiceAtOnce(t *testing.T) {
 	r := newReader()
 	r.after(busy(2, 2), time.Minute)
-	before := r.scaler
+	before := r.Scaler
 	for range 100 {
 		r.now = r.now.Add(time.Millisecond)
-		require.Equal(t, before.workers, r.read(busy(2, 8), 0.8, r.now), "within a moment of")
+		require.Equal(t, before.workers, r.Read(busy(2, 8), 0.8, r.now), "within a moment of")
 	}
-	assert.True(t, r.scaler == before, "readings within a second changed %+v to %+v", before, r.scaler)
+	assert.True(t, r.Scaler == before, "readings within a second changed %+v to %+v", before, r.Scaler)
 }
 
 // A pause of the scraper is not a lull that lasted as long.
@@ -125,26 +126,26 @@ func TestDesiredAfterAPause(t *testing.T) {
 	r := newReader()
 	r.after(busy(6, 6), 10*time.Minute)
 	r.now = r.now.Add(24 * time.Hour)
-	assert.GreaterOrEqual(t, r.read(busy(6, 0), 0.8, r.now), 4, "the first reading after a day asks for N of 6")
+	assert.GreaterOrEqual(t, r.Read(busy(6, 0), 0.8, r.now), 4, "the first reading after a day asks for N of 6")
 }
 
 func TestArrivals(t *testing.T) {
-	var a arrivals
+	var a Arrivals
 	now := time.Unix(1e9, 0)
-	assert.EqualValues(t, 0, a.read(5000, now), "the first reading, and nothing is known of the time before")
+	assert.EqualValues(t, 0, a.Read(5000, now), "the first reading, and nothing is known of the time before")
 	total := 5000.
 	for range 60 {
 		now = now.Add(5 * time.Second)
 		total += 500
-		a.read(total, now)
+		a.Read(total, now)
 	}
 	assert.True(t, math.Abs(a.perSecond-100) <= 1, "after 5 min of 100/s: %v", a.perSecond)
 	held := a
-	assert.True(t, a.read(total+1e6, now.Add(time.Millisecond)) == held.perSecond && a == held,
+	assert.True(t, a.Read(total+1e6, now.Add(time.Millisecond)) == held.perSecond && a == held,
 		"a reading a moment later changed %+v to %+v", held, a)
 	for range 60 {
 		now = now.Add(5 * time.Second)
-		a.read(total, now)
+		a.Read(total, now)
 	}
 	assert.True(t, a.perSecond <= 1, "after 5 min of nothing: %v", a.perSecond)
 }
