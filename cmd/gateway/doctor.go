@@ -85,7 +85,7 @@ func tell(out io.Writer, all *problems.Report, columns int) {
 		if i > 0 {
 			fmt.Fprintln(out)
 		}
-		head := fmt.Sprintf("%s for %v: %s", p.Severity, p.Age(all.At), p.Kind)
+		head := fmt.Sprintf("%s for %s: %s", p.Severity, problems.Brief(p.Age(all.At)), p.Kind)
 		if p.Because != "" {
 			head += ", because of " + string(p.Because)
 		}

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"fmt"
 	"html/template"
 	"strconv"
 	"time"
@@ -33,24 +32,13 @@ func (c *Console) alarm() alarm {
 func (a alarm) Lines() (all []alarmLine) {
 	tones := map[problems.Severity][2]string{problems.Critical: {"bad", "✕"}, problems.Warning: {"warn", "▲"}, problems.Info: {"busy", "◆"}}
 	for i, p := range a.Problems {
-		all = append(all, alarmLine{p, i, age(p.Age(a.At)), tones[p.Severity][0], tones[p.Severity][1]})
+		age := ""
+		if !a.At.IsZero() {
+			age = problems.Brief(p.Age(a.At))
+		}
+		all = append(all, alarmLine{p, i, age, tones[p.Severity][0], tones[p.Severity][1]})
 	}
 	return all
-}
-
-// age formats a time that grows; empty for none.
-func age(d time.Duration) string {
-	switch {
-	case d < 0:
-		return ""
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", int(d.Hours()))
-	}
-	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
 
 // html renders the line.
@@ -68,6 +56,6 @@ func (a alarm) live(all map[string]string) {
 	for _, line := range a.Lines() {
 		all["alarm."+strconv.Itoa(line.N)] = line.Age
 	}
-	a.At = time.Time{} // before every problem
+	a.At = time.Time{}
 	all["alarm"] = string(a.html())
 }

@@ -50,7 +50,6 @@ type Worker struct {
 	ID, Process string // Process changes with a restart
 	Device      string // its class of device
 	State       string // up, probation, down, draining or lost
-	LostFor     time.Duration
 	Circuit     string // of its calls: closed, half_open or open
 	Failure     string // of its latest failed call
 	// Speed is in tokens per second, 0 unknown: of prompts in a pool that computes them, else of one stream.

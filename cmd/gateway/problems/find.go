@@ -2,7 +2,6 @@ package problems
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -77,7 +76,8 @@ func (l *list) pool(f *Facts, p *Pool) {
 		if all == 0 && (both || p.Role == "both" && decode) {
 			return // it is not in use
 		}
-		q := add(PoolDead, which(func(*Worker) bool { return true }), fmt.Sprintf("no %s worker serves: %s", p.Role, p.states()))
+		dead := which(func(*Worker) bool { return true })
+		q := add(PoolDead, dead, fmt.Sprintf("no %s worker serves: %s", p.Role, p.states(names(dead))))
 		switch q.part = 0; {
 		case p.Role == "prefill" && f.Fallback && decode:
 			q.Severity = Warning
@@ -92,7 +92,7 @@ func (l *list) pool(f *Facts, p *Pool) {
 			len(fresh), all, p.Role, 100*now/before, figure(now), figure(before)))
 	}
 	if w := which(func(w *Worker) bool { return w.returns >= flaps }); len(w) > 0 {
-		add(WorkerFlapping, w, fmt.Sprintf("%s %s back %d times in %s", names(w), verb(w, "came"), w[0].returns, brief(flapWindow)))
+		add(WorkerFlapping, w, fmt.Sprintf("%s %s back %d times in %s", names(w), verb(w, "came"), w[0].returns, Brief(flapWindow)))
 	}
 	if w := which((*Worker).gone); len(w) > 0 {
 		add(WorkerLost, w, fmt.Sprintf("%d of %d %s workers do not respond: %s", len(w), all, p.Role, names(w)))
@@ -165,8 +165,8 @@ func (p *Pool) serving() (n int) {
 	return n
 }
 
-// states counts the workers by why they do not serve.
-func (p *Pool) states() string {
+// states counts the workers, which are named, by why they do not serve.
+func (p *Pool) states(named string) string {
 	if len(p.Workers) == 0 {
 		return "all have left"
 	}
@@ -183,7 +183,7 @@ func (p *Pool) states() string {
 	for i, word := range words {
 		words[i] = fmt.Sprintf("%d %s", count[word], word)
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(words, ", ") + " (" + named + ")"
 }
 
 // model lists what is wrong with a model's requests.
@@ -217,7 +217,7 @@ func (l *list) model(f *Facts, m *Model) {
 		l.add(RequestsFail, m.Name, "", fmt.Sprintf("%d of the last %d requests failed or were refused", m.Failed, m.Ended))
 	}
 	if m.Ended >= leastEnded && m.TTFT > slowTTFT {
-		l.add(FirstTokenSlow, m.Name, "", fmt.Sprintf("one in a hundred requests waits over %s for its first token", brief(m.TTFT)))
+		l.add(FirstTokenSlow, m.Name, "", fmt.Sprintf("one in a hundred requests waits over %s for its first token", Brief(m.TTFT)))
 	}
 	if len(m.Disagree) > 0 {
 		l.add(WorkerDisagrees, m.Name, "", enumerate(m.Disagree)+" made other tokens of a chat than the chat template has",
@@ -321,7 +321,7 @@ func (l *list) gateway(f *Facts) {
 	missing := []string(nil)
 	for _, p := range f.Peers {
 		if p.State != "whole" {
-			missing = append(missing, fmt.Sprintf("%s is %s for %s", p.Name, p.State, brief(p.Age)))
+			missing = append(missing, fmt.Sprintf("%s is %s for %s", p.Name, p.State, Brief(p.Age)))
 		}
 	}
 	switch {
@@ -332,7 +332,7 @@ func (l *list) gateway(f *Facts) {
 	}
 	for _, c := range f.Certificates {
 		if left := c.Ends.Sub(f.Now); left < certificateDays*24*time.Hour {
-			reason := fmt.Sprintf("the certificate for %s ends in %s", c.Use, brief(left))
+			reason := fmt.Sprintf("the certificate for %s ends in %s", c.Use, Brief(left))
 			if left <= 0 {
 				reason = fmt.Sprintf("the certificate for %s has ended", c.Use)
 			}
@@ -405,8 +405,8 @@ func figure(n float64) string {
 	return fmt.Sprintf("%.0f", n)
 }
 
-// brief formats a duration by its greatest unit.
-func brief(d time.Duration) string {
+// Brief formats a duration in one unit: s, min, h or days.
+func Brief(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
 		return fmt.Sprintf("%d days", int(d.Hours()/24))
@@ -415,5 +415,5 @@ func brief(d time.Duration) string {
 	case d >= 2*time.Minute:
 		return fmt.Sprintf("%d min", int(d.Minutes()))
 	}
-	return fmt.Sprintf("%d s", int(math.Ceil(d.Seconds())))
+	return fmt.Sprintf("%d s", int(d.Seconds()))
 }

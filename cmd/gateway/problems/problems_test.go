@@ -80,12 +80,12 @@ func TestCausesComeFirst(t *testing.T) {
 			f.all("prefill", "lost")
 			f.refuse()
 		}, "pool_dead critical, pool_limit critical <- pool_dead, first_token_slow warning <- pool_dead",
-			"no prefill worker serves: 2 lost; decode workers compute prompts meanwhile"},
+			"no prefill worker serves: 2 lost (prefill-1, prefill-2); decode workers compute prompts meanwhile"},
 		"the prefill pool is dead": {func(f *Facts) { f.all("prefill", "down") }, "pool_dead warning", ""},
 		"the prefill pool is dead, without fallback": {func(f *Facts) {
 			f.all("prefill", "lost")
 			f.Fallback = false
-		}, "pool_dead critical", "no prefill worker serves: 2 lost"},
+		}, "pool_dead critical", "no prefill worker serves: 2 lost (prefill-1, prefill-2)"},
 		"prefill is the limit": {func(f *Facts) {
 			p := f.pool("prefill")
 			p.Workers[1].State, p.Workers[0].PrefillTokens, p.Desired = "draining", 36_000, 3

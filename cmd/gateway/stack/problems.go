@@ -164,7 +164,7 @@ func (g *Gateway) poolFacts(e *examiner, waiting map[string]queue.Stats, now tim
 				one.Process, one.Context = m.Worker.Incarnation, m.Worker.ContextLength
 			}
 			if w.LostFor != nil {
-				one.State, one.LostFor = "lost", time.Duration(*w.LostFor*float64(time.Second))
+				one.State = "lost"
 			}
 			p.Workers = append(p.Workers, one)
 		}
