@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/router/replica"
@@ -16,20 +17,23 @@ import (
 // Question is what gateways of a group send each other for their figures and settings: see [Console.Answer].
 const Question = "gateway"
 
-// answer is one gateway's figures of the last five seconds, over all models, and its settings in force.
+// answer is one gateway's figures of the last five seconds by column, over all models, and its settings in force by name;
+// passwords are masked.
 type answer struct {
-	Requests float64 `json:"requests"` // a second, as the next three
-	Tokens   float64 `json:"tokens"`
-	Refused  float64 `json:"refused"`
-	Failed   float64 `json:"failed"`
-	Waiting  int     `json:"waiting"`
-	// The highest of any model in seconds, 0 unknown.
-	TTFT50 float64 `json:"ttft_p50"`
-	TTFT99 float64 `json:"ttft_p99"`
-	ITL50  float64 `json:"itl_p50"`
-	ITL99  float64 `json:"itl_p99"`
-	// Settings are the values by name; passwords are masked.
-	Settings map[string]string `json:"settings"`
+	Figures  map[string]float64 `json:"figures"`
+	Settings map[string]string  `json:"settings"`
+}
+
+// add adds another's figure: rates and counts are summed, of latencies the highest counts. NaN is unknown.
+func (a *answer) add(field string, v float64) {
+	was, known := a.Figures[field]
+	switch {
+	case math.IsNaN(v):
+	case known && (strings.HasSuffix(field, "50") || strings.HasSuffix(field, "99")):
+		a.Figures[field] = max(was, v)
+	default:
+		a.Figures[field] = was + v
+	}
 }
 
 const (
@@ -52,7 +56,7 @@ var errAnswer = errors.New("its answer cannot be read")
 // Answer returns this gateway's answer to [Question].
 func (c *Console) Answer() []byte {
 	a := c.own()
-	a.Settings = map[string]string{}
+	a.Settings = make(map[string]string, len(c.src.Settings))
 	for _, s := range c.src.Settings {
 		a.Settings[s.Name] = s.Value
 	}
@@ -61,9 +65,10 @@ func (c *Console) Answer() []byte {
 }
 
 // own returns this gateway's figures.
-func (c *Console) own() (a answer) {
+func (c *Console) own() answer {
+	a := answer{Figures: map[string]float64{"rate": 0, "tokens": 0, "refused": 0, "failed": 0, "waiting": 0}}
 	for _, q := range c.src.Flow.Waiting() {
-		a.Waiting += q.Waiting
+		a.add("waiting", float64(q.Waiting))
 	}
 	c.recorder.mu.Lock()
 	defer c.recorder.mu.Unlock()
@@ -72,11 +77,11 @@ func (c *Console) own() (a answer) {
 			continue
 		}
 		p := &m.points[len(m.points)-1]
-		a.Requests, a.Tokens, a.Refused, a.Failed = a.Requests+p.requests, a.Tokens+p.tokens, a.Refused+p.refused, a.Failed+p.failed
-		for most, of := range map[*float64]float64{&a.TTFT50: p.ttft50, &a.TTFT99: p.ttft99, &a.ITL50: p.itl50, &a.ITL99: p.itl99} {
-			if !math.IsNaN(of) {
-				*most = max(*most, of)
-			}
+		for field, v := range map[string]float64{
+			"rate": p.requests, "tokens": p.tokens, "refused": p.refused, "failed": p.failed,
+			"ttft50": p.ttft50, "ttft99": p.ttft99, "itl50": p.itl50, "itl99": p.itl99,
+		} {
+			a.add(field, v)
 		}
 	}
 	return a
@@ -158,36 +163,42 @@ func (c *Console) gateways(peers []replica.Peer, now time.Time) []gateway {
 	if len(peers) == 0 {
 		return nil
 	}
-	row := func(name, state string, a answer) gateway {
-		return gateway{name, map[string]string{
-			"state": state, "rate": perSecond(a.Requests), "tokens": perSecond(a.Tokens), "waiting": count(a.Waiting),
-			"refused": perSecond(a.Refused), "failed": perSecond(a.Failed), "ttft50": unlessZero(a.TTFT50, short),
-			"ttft99": unlessZero(a.TTFT99, short), "itl50": unlessZero(a.ITL50, short), "itl99": unlessZero(a.ITL99, short),
-		}}
-	}
 	sum, others := c.own(), c.latestOf(now)
-	all := []gateway{row(c.src.Name(), "this gateway", sum)}
+	all := []gateway{{c.src.Name(), sum.texts("this gateway")}}
 	for _, p := range peers {
-		o, known := others[p.Name]
-		of := row(p.Name, p.State, o.answer)
-		if !known || o.err != nil {
-			of.texts = map[string]string{"state": p.State}
-			for _, column := range gatewayColumns[3:] {
-				of.texts[column.Field] = "–"
+		o, state := others[p.Name], p.State
+		if o.err != nil {
+			state += ", no figures"
+		}
+		of := gateway{p.Name, o.texts(state)}
+		of.texts["heard"], of.texts["requests"] = fmt.Sprintf("%.1f s ago", p.Age.Seconds()), count(p.Requests)
+		for field := range of.texts {
+			if v, known := o.Figures[field]; known {
+				sum.add(field, v)
 			}
 		}
-		if o.err != nil {
-			of.texts["state"] += ", no figures"
-		}
-		of.texts["heard"], of.texts["requests"] = fmt.Sprintf("%.1f s ago", p.Age.Seconds()), count(p.Requests)
 		all = append(all, of)
-		a := o.answer
-		sum.Requests, sum.Tokens, sum.Waiting = sum.Requests+a.Requests, sum.Tokens+a.Tokens, sum.Waiting+a.Waiting
-		sum.Refused, sum.Failed = sum.Refused+a.Refused, sum.Failed+a.Failed
-		sum.TTFT50, sum.TTFT99 = max(sum.TTFT50, a.TTFT50), max(sum.TTFT99, a.TTFT99)
-		sum.ITL50, sum.ITL99 = max(sum.ITL50, a.ITL50), max(sum.ITL99, a.ITL99)
 	}
-	return append(all, row("all", plural(len(all), "gateway", "gateways"), sum))
+	return append(all, gateway{"all", sum.texts(plural(len(all), "gateway", "gateways"))})
+}
+
+// texts returns the figures of a row.
+func (a *answer) texts(state string) map[string]string {
+	all := map[string]string{"state": state}
+	for _, column := range gatewayColumns[3:] {
+		v, known := a.Figures[column.Field]
+		switch {
+		case !known:
+			all[column.Field] = "–"
+		case strings.HasPrefix(column.Field, "ttft"), strings.HasPrefix(column.Field, "itl"):
+			all[column.Field] = short(v)
+		case column.Field == "waiting":
+			all[column.Field] = count(int(v))
+		default:
+			all[column.Field] = perSecond(v)
+		}
+	}
+	return all
 }
 
 // difference is a setting that gateways of the group do not agree on.
