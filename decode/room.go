@@ -268,6 +268,11 @@ func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Dur
 	return r.fits.Predict(prefill.KindOf(w), w.ID, booked, uncached, cached)
 }
 
+// Occupied is as Forecast for how long the prompt keeps the worker from the next one.
+func (r *Room) Occupied(w *pools.Worker, _, uncached, cached int) (time.Duration, bool) {
+	return r.fits.Occupied(prefill.KindOf(w), w.ID, uncached, cached)
+}
+
 // Off returns the share by which the worker's latest prompts were off their forecast, 0 while unknown.
 func (r *Room) Off(worker string) float64 { return r.fits.Off(worker) }
 

@@ -71,6 +71,9 @@ type Config struct {
 	RemoteIndex bool
 	// Forecast predicts times for mode min-ttft and the online prefill load model. It may be nil.
 	Forecast Forecast
+	// Occupies is how long a prompt keeps a worker from the next one, without what prompts of one step share; nil is
+	// Forecast. Booked tokens do not matter.
+	Occupies Forecast
 	// OnBooking runs after each change of the bookings; made is set for a new one. It must be safe for concurrent use
 	// and return at once. If nil, [Router.Changes] has nothing to report.
 	OnBooking func(made bool)

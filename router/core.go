@@ -225,7 +225,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 		switch {
 		case l.PrefillTokens == 0:
 		case q.timed:
-			e.PrefillTime = k.cfg.Forecast.own(q, w)
+			e.PrefillTime = k.cfg.Occupies.own(q, w)
 		case k.cfg.PrefillLoad == online && k.cfg.Forecast != nil:
 			if d, ok := k.cfg.Forecast(w.Worker, 0, l.PrefillTokens, q.ISL-l.PrefillTokens); ok {
 				e.PrefillTime = d

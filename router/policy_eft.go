@@ -33,7 +33,7 @@ func init() {
 // delay over all its tokens. perRest is the same of the rest of a prompt in slices, which takes long in any case.
 const perAnswer, perRest = .3, .2
 
-// own is how long the prompt should take a candidate that has nothing else to do. Where nothing is known of it, a token
+// own is how long the prompt should take a candidate, or occupy it, that has nothing else to do. Where nothing is known of it, a token
 // takes a common one's time: any figure, as long as it is the same for all.
 func (f Forecast) own(q *query, c *candidate) time.Duration {
 	return f.takes(c.Worker, q.uncached(c), min(q.ISL, c.Overlap*q.BlockSize))
@@ -53,7 +53,7 @@ func (k *core) delays(c *scratch, ws []candidate) {
 	for i := range ws {
 		w := &ws[i]
 		if page := c.view.slots[w.slot].page; page.Awaits() {
-			w.Delays = page.Delays(c.req.ID, k.cfg.Forecast.own(&c.query, w), c.req.Drain)
+			w.Delays = page.Delays(c.req.ID, k.cfg.Occupies.own(&c.query, w), c.req.Drain)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (k *core) bind(c *scratch, i int, now time.Time) error {
 		}
 		return nil
 	}
-	own, free := k.cfg.Forecast.own(&c.query, w), time.Duration(0)
+	own, free := k.cfg.Occupies.own(&c.query, w), time.Duration(0)
 	if c.planned != nil {
 		free = k.plan.freeIn(c.view, now)
 		c.planned[w.slot] += own
@@ -146,7 +146,7 @@ func (k *core) bind(c *scratch, i int, now time.Time) error {
 
 // grantPrefill books candidate i for a prompt, or a slice, whose decode worker is chosen later.
 func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) (*Lease, error) {
-	w, whole := &cp.ws[i], prefill.cfg.Forecast.own(&cp.query, &cp.ws[i])
+	w, whole := &cp.ws[i], prefill.cfg.Occupies.own(&cp.query, &cp.ws[i])
 	l := &Lease{Slice: prefill.cut(cp, i)}
 	need := cd.query.blocks() + 1
 	if l.Slice == 0 && !decode.keeps(cd.view, need, now) {
@@ -159,7 +159,7 @@ func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) 
 	if l.Slice == 0 {
 		l.promise = decode.promise(need)
 	} else {
-		l.rest = &load.Rest{Request: cp.req.ID, Takes: max(0, whole-prefill.cfg.Forecast.own(&cp.query, w))}
+		l.rest = &load.Rest{Request: cp.req.ID, Takes: max(0, whole-prefill.cfg.Occupies.own(&cp.query, w))}
 		cp.view.slots[w.slot].page.Await(l.rest)
 	}
 	return l, nil

@@ -30,6 +30,9 @@ var serials atomic.Uint64
 // New returns a router without bookings. idx may be nil or shared. If the settings weigh no overlap and track no
 // prefill tokens, as in a decode pool, prompts are not looked up. The error is [Config.Validate]'s.
 func New(cfg Config, idx *index.Index) (*Router, error) {
+	if cfg.Occupies == nil {
+		cfg.Occupies = cfg.Forecast
+	}
 	policy, err := newPolicy(cfg)
 	if err != nil {
 		return nil, err

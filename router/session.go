@@ -96,7 +96,7 @@ func (k *core) overdue(c *scratch, i int) bool {
 	if !c.query.late {
 		return float64(w.Load.PrefillTokens) > limit
 	}
-	return limit < math.MaxInt32 && w.Left > k.cfg.Forecast.takes(w.Worker, int(limit), 0)
+	return limit < math.MaxInt32 && w.Left > k.cfg.Occupies.takes(w.Worker, int(limit), 0)
 }
 
 // Bind records that the lease's worker began to serve the request: the prompt is computed, or the first token sent. It

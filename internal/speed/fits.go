@@ -177,14 +177,8 @@ func (f *Fits) predict(k *fit, a, b int) float64 {
 func (f *Fits) Predict(kind Kind, worker string, behind, a, b int) (time.Duration, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	factor, w := 1.0, f.workers[worker]
-	var k *fit
-	if w != nil && w.kind == kind {
-		k, factor = w.fit, coarse(w.log)
-	} else if k = f.kinds[kind]; k == nil {
-		return 0, false
-	}
-	if k.answers == 0 {
+	k, factor := f.of(kind, worker)
+	if k == nil {
 		return 0, false
 	}
 	seconds := f.predict(k, a, b)
@@ -192,6 +186,35 @@ func (f *Fits) Predict(kind Kind, worker string, behind, a, b int) (time.Duratio
 		seconds += c[0] + c[1]*float64(behind)/1000
 	}
 	return Bounded(factor * seconds), true
+}
+
+// together is how many of the shortest prompts an engine computes in the time of one.
+const together = 16
+
+// Occupied returns how long a and b keep the worker from other work: Predict without the fixed cost and the knot, which
+// prompts of one step share.
+func (f *Fits) Occupied(kind Kind, worker string, a, b int) (time.Duration, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k, factor := f.of(kind, worker)
+	if k == nil {
+		return 0, false
+	}
+	l := &k.laws[k.best]
+	own := l.at(f.work.terms(float64(a), float64(b), 0)) - l.c[0]
+	return Bounded(factor * max(own, f.predict(k, a, b)/together)), true
+}
+
+// of returns the laws of a worker and its factor, nil before the first answer of its kind. The caller holds mu.
+func (f *Fits) of(kind Kind, worker string) (*fit, float64) {
+	k, factor := f.kinds[kind], 1.0
+	if w := f.workers[worker]; w != nil && w.kind == kind {
+		k, factor = w.fit, coarse(w.log)
+	}
+	if k == nil || k.answers == 0 {
+		return nil, 0
+	}
+	return k, factor
 }
 
 // Off returns the share by which the worker's latest answers were off their prediction, 0 while unknown: 0.1 is a tenth.

@@ -106,6 +106,25 @@ func TestAColdStartIsForgotten(t *testing.T) {
 	}
 }
 
+// Short prompts share a step: each keeps a worker for its share of the tokens only, and a long one for all its time but the
+// fixed cost.
+func TestShortPromptsShareAStep(t *testing.T) {
+	f, now := NewFits(Prompt()), time.Unix(1000, 0)
+	_, ok := f.Occupied(kind, "a", 64, 0)
+	assert.False(t, ok, "before any answer")
+	for i := range 400 { // 36 ms up to 1,000 tokens, then 25 ms a thousand more
+		tokens := 1 << (4 + i%11)
+		took := 36*time.Millisecond + time.Duration(max(0, tokens-1000))*25*time.Microsecond
+		f.Observe(kind, "a", "i", tokens, 0, took, now.Add(time.Duration(i)*time.Second))
+	}
+	for tokens, want := range map[int]time.Duration{16: 36 * time.Millisecond / together, 128: 3 * time.Millisecond, 8000: 200 * time.Millisecond} {
+		got, ok := f.Occupied(kind, "a", tokens, 0)
+		assert.True(t, ok && (got-want).Abs() <= want/4, "%d tokens: %v; want about %v", tokens, got, want)
+		whole, _ := f.Predict(kind, "a", 0, tokens, 0)
+		assert.Greater(t, whole, got, "%d tokens: the first token comes later", tokens)
+	}
+}
+
 // No coefficient is below 0, whatever is observed: a longer prompt never takes less time.
 func TestFitNeverFalls(t *testing.T) {
 	for seed := range uint64(20) {

@@ -23,7 +23,7 @@ func (g *gateway) forecasting(configs map[pools.Role]router.Config) map[pools.Ro
 		c.Forecast = r.forecast
 		switch {
 		case r.cfg.Learns:
-			c.Forecast = g.learned.forecast
+			c.Forecast, c.Occupies = g.learned.forecast, g.learned.occupies
 		case c.BindsLate():
 			c.Forecast, c.Transfer = r.compute, r.transfer
 		}
@@ -45,6 +45,11 @@ func (l *learned) observe(lease *router.Lease, cached int, took time.Duration, n
 // forecast is a router.Forecast.
 func (l *learned) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 	return l.fits.Predict(prefill.KindOf(w), w.ID, booked, uncached, cached)
+}
+
+// occupies is the router's Occupies.
+func (l *learned) occupies(w *pools.Worker, _, uncached, cached int) (time.Duration, bool) {
+	return l.fits.Occupied(prefill.KindOf(w), w.ID, uncached, cached)
 }
 
 // forecast predicts the TTFT by the fit. It adds booked tokens at the linear rate, as their prefixes are unknown, and

@@ -212,8 +212,8 @@ func (c *GatewayConfig) Validate() error {
 }
 
 // routers returns a router's Config for each role, with the stack's additions.
-func (c *GatewayConfig) routers(forecast router.Forecast, engineBlock func(*pools.Worker, int) int) map[pools.Role]router.Config {
+func (c *GatewayConfig) routers(forecast, occupies router.Forecast, engineBlock func(*pools.Worker, int) int) map[pools.Role]router.Config {
 	base := c.Router
-	base.Forecast, base.EngineBlock, base.RemoteIndex, base.SessionTTL = forecast, engineBlock, len(c.Remote.URLs) > 0, c.SessionTTL
+	base.Forecast, base.Occupies, base.EngineBlock, base.RemoteIndex, base.SessionTTL = forecast, occupies, engineBlock, len(c.Remote.URLs) > 0, c.SessionTTL
 	return base.ByRole()
 }

@@ -130,7 +130,8 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.decode = decode.New(cfg.Decode, g.Roster, transport)
 	g.Roster.OnChange(g.decode.Forget)
 	engineBlock := func(w *pools.Worker, rank int) int { return g.feed.EngineBlock(w, rank) } // the feed writes into the routers' indexes
-	if g.routers, err = router.NewSet(cfg.routers((&forecast{g.prefill.Forecast, g.decode.Forecast}).of, engineBlock), log); err != nil {
+	if g.routers, err = router.NewSet(cfg.routers((&forecast{g.prefill.Forecast, g.decode.Forecast}).of,
+		(&forecast{g.prefill.Occupied, g.decode.Occupied}).of, engineBlock), log); err != nil {
 		return nil, err
 	}
 	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
