@@ -48,6 +48,9 @@ func (s *Server) past(c *fiber.Ctx) error {
 // problems lists what is wrong.
 func (s *Server) problems(c *fiber.Ctx) error { return writeJSON(c, http.StatusOK, s.cat.Problems()) }
 
+// plan lists the models' plans.
+func (s *Server) plan(c *fiber.Ctx) error { return writeJSON(c, http.StatusOK, s.cat.Plan()) }
+
 // cordon takes a worker out of the choice, or back in. It is idempotent. Each call is logged.
 func (s *Server) cordon(c *fiber.Ctx, action string, on bool) error {
 	id := strings.Clone(c.Params("id")) // the roster keeps it beyond the request

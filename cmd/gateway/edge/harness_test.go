@@ -126,6 +126,8 @@ func (c *catalog) Workers() any {
 
 func (*catalog) Problems() any { return map[string]any{"problems": []string{}} }
 
+func (*catalog) Plan() any { return map[string][]string{"models": {}} }
+
 // Forget has one lost worker.
 func (c *catalog) Forget(id string) error {
 	switch id {

@@ -65,6 +65,7 @@ func (f *frontend) table(metrics http.Handler) []route {
 	if f.operates {
 		rows = append(rows,
 			route{http.MethodGet, "/workers", "workers", operators, 0, s.workers},
+			route{http.MethodGet, "/plan", "plan", operators, 0, s.plan},
 			route{http.MethodGet, "/events", "events", operators, 0, s.past},
 			route{http.MethodGet, "/problems", "problems", operators, 0, s.problems},
 			route{http.MethodGet, "/requests", "requests", operators, 0, s.past},

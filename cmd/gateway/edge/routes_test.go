@@ -22,6 +22,7 @@ func TestRoutesAnswer(t *testing.T) {
 		"GET /v1/models/org%2Fname": `{"id":"org/name"`,
 		"HEAD /v1/models":           "",
 		"GET /workers":              `{"pools":[]}`,
+		"GET /plan":                 `{"models":[]}`,
 		"GET /problems":             `{"problems":[]}`,
 		"GET /health":               `{"status":"healthy","detail":{"workers":2}}`,
 		"HEAD /health":              "",

@@ -46,6 +46,8 @@ type Catalog interface {
 	Workers() any
 	// Problems is marshalled into the answer of GET /problems.
 	Problems() any
+	// Plan is marshalled into the answer of GET /plan.
+	Plan() any
 	// Cordon takes a worker out of the choice (on), or back in, and returns its state; with move its streams resume on
 	// other workers where possible. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
 	Cordon(id string, on, move bool) (Standing, error)

@@ -31,6 +31,8 @@ type observed struct {
 
 	mu             sync.Mutex // guards all below
 	incarnation    string
+	since          time.Time // of its first call
+	answers        int
 	kind           speed.Kind
 	taken          time.Time // when the gaps were last taken
 	atTaken        [2]int64  // tokens and gaps then
@@ -70,6 +72,7 @@ func (w *observed) began(of *pools.Worker) {
 	defer w.mu.Unlock()
 	if w.incarnation != of.Incarnation {
 		w.kind = prefill.KindOf(of)
+		w.since, w.answers = time.Now(), 0
 		w.incarnation, w.prompt, w.answer, w.first, w.calls = of.Incarnation, fault.Pace{}, fault.Pace{}, fault.Pace{}, fault.Share{}
 		w.rate, w.standing = throughput{}, fault.Standing{}
 	}
@@ -128,6 +131,7 @@ func (w *observed) ended(leg handoff.Leg) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.answers++
 	w.calls.Observe(false, time.Now())
 }
 

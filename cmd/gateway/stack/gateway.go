@@ -65,6 +65,7 @@ type Gateway struct {
 	log       *slog.Logger
 	journal   *observe.Journal
 	edge      *edge.Server
+	advisor   *advisor
 	console   *console.Console
 	examiner  *examiner
 	routers   *router.Set
@@ -196,7 +197,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err != nil {
 		return nil, err
 	}
-	g.Fleet = observe.NewFleet(rooms, observer)
+	g.Fleet, g.advisor = observe.NewFleet(rooms, observer), &advisor{gateway: g}
 	observe.Expose(own, g.Flow, g.Fleet, observer)
 	g.share(links.Group, breakers, own)
 	scrape := observe.Handler(reg, cfg.MetricsPrefix)
@@ -338,6 +339,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if g.remote != nil {
 		group.Go(func() error { return g.remote.Run(inner) })
 	}
+	group.Go(func() error { return g.advisor.Run(inner) })
 	group.Go(func() error { return g.Fleet.Run(inner, g.Flow.Wake) })
 	group.Go(func() error { return g.console.Run(inner) })
 	group.Go(func() error { return g.examiner.run(inner) })
