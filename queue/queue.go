@@ -6,6 +6,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -49,7 +50,9 @@ type PanicError struct {
 	Stack []byte // of the goroutine in which reserve ran
 }
 
-func (e *PanicError) Error() string { return "queue: a reserve func panicked" }
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("queue: a reserve func panicked: %v", e.Value)
+}
 
 // Queue holds requests of type R until they are granted a G. It is safe for concurrent use and has no goroutine: a caller
 // that changes something drains, one at a time; others set again.

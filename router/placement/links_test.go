@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -253,6 +254,20 @@ func TestPlacementAroundShutPairs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// In mode eft the decode worker is chosen once the prompt is computed: a pair that is shut, in a fleet that has no other and no
+// fallback, books the prefill worker alone.
+func TestShutPairsWhereDecodeIsChosenLater(t *testing.T) {
+	cfg := router.DefaultConfig()
+	cfg.Mode = "eft"
+	set, err := router.NewSet(cfg.ByRole(), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	place := &Placer{Routers: set, Transfers: closed{"p1-d1"}}
+	out, err := place.Book(fleetOf(nil, "p1", "d1"), newAsk(Any, func(a *Ask) { a.DecodeLater = true }), nil, start)
+	require.NoError(t, err)
+	assert.Equal(t, "p1 - ", ids(&out))
+	out.Release(start)
 }
 
 // closed are pairs that are shut.

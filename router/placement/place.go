@@ -81,9 +81,9 @@ func (p *Placer) Pick(fleet pools.Fleet, ask *Ask, now time.Time) (Placement, er
 	return out, nil
 }
 
-// placed records which pair was booked.
+// placed records which pair was booked, unless its decode worker is chosen later.
 func (r *Route) placed(out *Placement, now time.Time) {
-	if !r.shut || r.ask.Want == Prefill || r.ask.Want == Decode && r.ask.Partner == nil {
+	if !r.shut || out.Decode.Lease == nil || r.ask.Want == Decode && r.ask.Partner == nil {
 		return
 	}
 	p := r.ask.Partner
