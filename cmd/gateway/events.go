@@ -14,6 +14,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
+// lateBy is how late --follow may get an event: its gateway did not answer, or has a clock that is behind.
+const lateBy = time.Minute
+
 type eventsSettings struct {
 	administration
 	Since  string   `flag:"since" default:"10m" group:"Events" help:"Events from then on: a duration (10m), a time of day here (16:50) or RFC 3339."`
@@ -43,8 +46,9 @@ func events(ctx context.Context, args []string, p process) error {
 		return err
 	}
 	defer o.close()
-	var last time.Time // of what was printed
-	look := func(ctx context.Context) error {
+	oldest, _ := observe.ParseMoment(q.Get("since"), time.Now())
+	printed := map[string]time.Time{} // the latest event of each gateway, by its own clock
+	look := func(first bool) error {
 		var raw json.RawMessage
 		if err := o.ask(ctx, http.MethodGet, "/events?"+q.Encode(), &raw); err != nil {
 			return err
@@ -53,13 +57,11 @@ func events(ctx context.Context, args []string, p process) error {
 		if err := json.Unmarshal(raw, &report); err != nil {
 			return fmt.Errorf("%s does not answer as a gateway: %w", o.url, err)
 		}
-		first := last.IsZero()
-		if s.JSON && first {
-			_, err := fmt.Fprintf(p.stdout, "%s\n", raw)
-			last = report.Now
-			return err
-		}
-		if first {
+		whole := first && s.JSON
+		switch {
+		case whole:
+			fmt.Fprintf(p.stdout, "%s\n", raw)
+		case first:
 			fmt.Fprintf(p.stderr, "%s answered at %s; events: %d\n", report.Gateway, report.Now.Local().Format(time.RFC3339), len(report.Events))
 			for _, other := range report.Others {
 				if other.Error != "" {
@@ -68,31 +70,25 @@ func events(ctx context.Context, args []string, p process) error {
 			}
 		}
 		for i := range report.Events {
-			if e := &report.Events[i]; e.Time.After(last) {
-				if err := printEvent(p.stdout, e, s.JSON, len(report.Others) > 0); err != nil {
-					return err
-				}
-				last = e.Time
+			e := &report.Events[i]
+			if !e.Time.After(printed[e.Gateway]) {
+				continue
+			}
+			if printed[e.Gateway] = e.Time; !whole {
+				printEvent(p.stdout, e, s.JSON, len(report.Others) > 0)
 			}
 		}
-		if first && last.IsZero() {
-			last = report.Now
+		if from := report.Now.Add(-lateBy); from.After(oldest) {
+			q.Set("since", from.Format(time.RFC3339Nano))
 		}
 		return nil
 	}
-	if !s.Follow {
-		return look(ctx)
-	}
 	ticks := time.NewTicker(watchEvery)
 	defer ticks.Stop()
-	for {
-		if err := look(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+	for first := true; ; first = false {
+		if err := look(first); !s.Follow || err != nil && ctx.Err() == nil {
 			return err
 		}
-		q.Set("since", last.Format(time.RFC3339Nano))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -102,9 +98,10 @@ func events(ctx context.Context, args []string, p process) error {
 }
 
 // printEvent prints an event as a line, with its gateway's name if there are several.
-func printEvent(out io.Writer, e *observe.Event, raw, several bool) error {
+func printEvent(out io.Writer, e *observe.Event, raw, several bool) {
 	if raw {
-		return json.NewEncoder(out).Encode(e)
+		_ = json.NewEncoder(out).Encode(e)
+		return
 	}
 	at, times := e.Time.Local().Format("2006-01-02 15:04:05"), ""
 	if e.Count > 1 {
@@ -113,6 +110,5 @@ func printEvent(out io.Writer, e *observe.Event, raw, several bool) error {
 	if several {
 		at += " " + e.Gateway
 	}
-	_, err := fmt.Fprintf(out, "%s %-5s %-8s %s%s %s\n", at, e.Level, e.Kind, e.Message, times, e.Detail)
-	return err
+	fmt.Fprintf(out, "%s %-5s %-8s %s%s %s\n", at, e.Level, e.Kind, e.Message, times, e.Detail)
 }

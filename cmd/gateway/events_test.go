@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -72,6 +74,32 @@ func TestEventsOfAGroup(t *testing.T) {
 		{"--admin-url " + a.url + " --kind cat", exitFailed, `"cat" is none of worker, circuit`},
 		{"--admin-url http://127.0.0.1:1", exitFailed, "cannot reach the gateway"},
 	})
+}
+
+// The clock of a gateway may be behind, or its answer late: with --follow its events are printed too, and each once.
+func TestFollowedClocks(t *testing.T) {
+	t.Parallel()
+	ctx, end := context.WithCancel(t.Context())
+	now, asked := time.Now(), 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		report := observe.EventsReport{Gateway: "a", Now: now, Others: []observe.OtherGateway{{Gateway: "b"}}}
+		add := func(gateway, message string, at time.Time) {
+			report.Events = append(report.Events, observe.Event{Time: at, Last: at, Count: 1, Level: "INFO", Gateway: gateway, Message: message})
+		}
+		if asked++; asked > 1 {
+			add("b", "late", now.Add(-2*time.Second))
+		}
+		if add("a", "early", now); asked == 3 {
+			end()
+		}
+		_ = json.NewEncoder(w).Encode(report)
+	}))
+	defer server.Close()
+	var out strings.Builder
+	status := run(ctx, []string{"events", "--admin-url", server.URL, "--follow"},
+		process{program: "gateway", stdout: &out, stderr: io.Discard, readFile: os.ReadFile})
+	assert.Equal(t, exitOK, status)
+	assert.True(t, strings.Count(out.String(), " a INFO") == 1 && strings.Count(out.String(), "late") == 1, out.String())
 }
 
 // followed has what happens printed while it happens.
