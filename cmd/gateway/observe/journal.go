@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -121,8 +122,16 @@ func (t *tee) WithGroup(name string) slog.Handler {
 
 // record stores a line of the log.
 func (j *Journal) record(r *slog.Record, with []slog.Attr) {
+	fields := func(yield func(slog.Attr) bool) {
+		for _, a := range with {
+			if !yield(a) {
+				return
+			}
+		}
+		r.Attrs(yield)
+	}
 	s := subject{message: r.Message}
-	each := func(a slog.Attr) bool {
+	for a := range fields {
 		switch a.Key {
 		case "worker", "replica", "decode":
 			s.worker = a.Value.String()
@@ -131,29 +140,20 @@ func (j *Journal) record(r *slog.Record, with []slog.Attr) {
 		case "class", "code":
 			s.reason = a.Value.String()
 		case "action": // an operator's
-			if s.reason == "" {
-				s.reason = a.Value.String()
-			}
+			s.reason = cmp.Or(s.reason, a.Value.String())
 		case "model":
 			s.model = a.Value.String()
 		}
-		return true
 	}
-	for _, a := range with {
-		each(a)
-	}
-	r.Attrs(each)
 	j.add(r.Time, r.Level, s, func() (line []byte) {
-		write := func(a slog.Attr) bool {
+		for a := range fields {
 			if a.Key != "client" && a.Key != "peer" && a.Key != "path" { // a client's address, and what it wrote
 				line = appendField(line, "", a)
 			}
-			return len(line) <= maxDetail
+			if len(line) > maxDetail {
+				break
+			}
 		}
-		for _, a := range with {
-			write(a)
-		}
-		r.Attrs(write)
 		return line
 	})
 }

@@ -199,11 +199,11 @@ func (f *Fleet) judge(now time.Time) (freed []string) {
 		}
 		standings := fault.Judge(seen, before, now)
 		out := fault.Ejected(standings, able, f.observer.cfg.Ejection)
-		if ejected[poolKey{p.Model, p.Role}] = out; f.ejects(p, out) {
+		ejected[poolKey{p.Model, p.Role}] = out
+		if f.announce(p, before, standings, out) {
 			freed = append(freed, p.Model)
 		}
 		for id, s := range standings {
-			f.announce(p, id, before[id].Outlier, s)
 			w := f.observer.worker(id)
 			w.mu.Lock()
 			w.standing = s
@@ -214,31 +214,26 @@ func (f *Fleet) judge(now time.Time) (freed []string) {
 	return freed
 }
 
-// ejects logs which workers of a pool are ejected from now on, and which no longer; ended reports whether there are such.
-func (f *Fleet) ejects(p *pools.Pool, now []string) (ended bool) {
-	before, log := f.Ejected(p), f.observer.log.log.With("model", p.Model, "role", string(p.Role))
-	for _, id := range now {
-		if !slices.Contains(before, id) {
-			log.Warn("worker ejected: it gets no new requests", "worker", id)
+// announce logs which workers of a pool became outliers or are ejected, and which are so no longer. It reports whether one
+// of them gets requests again.
+func (f *Fleet) announce(p *pools.Pool, before, now map[string]fault.Standing, ejected []string) (freed bool) {
+	for id, s := range now {
+		log := f.observer.log.log.With("worker", id, "model", p.Model, "role", string(p.Role))
+		switch was := before[id].Outlier; s.Outlier {
+		case was:
+		case "":
+			log.Info("worker is like the others again", "was", was)
+		default:
+			log.Warn("worker is an outlier", "outlier", s.Outlier, "speed", math.Round(s.Slowest()*100)/100, "was", was)
+		}
+		switch is := slices.Contains(ejected, id); {
+		case is == slices.Contains(f.Ejected(p), id):
+		case is:
+			log.Warn("worker ejected: it gets no new requests")
+		default:
+			log.Info("worker gets requests again")
+			freed = true
 		}
 	}
-	for _, id := range before {
-		if !slices.Contains(now, id) {
-			log.Info("worker gets requests again", "worker", id)
-			ended = true
-		}
-	}
-	return ended
-}
-
-// announce logs that a worker became an outlier, or is none any longer.
-func (f *Fleet) announce(p *pools.Pool, id, was string, s fault.Standing) {
-	log := f.observer.log.log.With("worker", id, "model", p.Model, "role", string(p.Role))
-	switch s.Outlier {
-	case was:
-	case "":
-		log.Info("worker is like the others again", "was", was)
-	default:
-		log.Warn("worker is an outlier", "outlier", s.Outlier, "speed", math.Round(s.Slowest()*100)/100, "was", was)
-	}
+	return freed
 }

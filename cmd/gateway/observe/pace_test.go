@@ -108,6 +108,12 @@ func TestWorkersAreCompared(t *testing.T) {
 			var fresh WorkerReport
 			f.observer.worker("decode-2").figures(&fresh, time.Now())
 			assert.Zero(t, fresh, "the next process")
+			require.True(t, slow.Ejected)
+			roster.Remove("decode-2")
+			f.judge(time.Now())
+			for _, e := range f.observer.log.journal.Events(Range{Worker: "decode-2"}) {
+				assert.NotEqual(t, "worker gets requests again", e.Message, "of a worker that left")
+			}
 		})
 		all.Wait()
 	})
