@@ -28,6 +28,22 @@ type RequestsReport struct {
 	Selected int                    `json:"selected"` // of them, by the query
 	Requests []Request              `json:"requests"`
 	Others   []observe.OtherGateway `json:"others,omitempty"`
+	query    query
+}
+
+// Add adds the requests of another gateway, in the query's order and up to its limit.
+func (r *RequestsReport) Add(gateway string, all []Request) {
+	for i := range r.Requests {
+		r.Requests[i].Gateway = cmp.Or(r.Requests[i].Gateway, r.Gateway)
+	}
+	for _, q := range all {
+		q.Gateway, q.Phase = gateway, min(q.Phase, Over) // not what it claims
+		r.Requests = append(r.Requests, q)
+	}
+	slices.SortStableFunc(r.Requests, func(a, b Request) int {
+		return r.query.order(row{&a.summary, a.Arrived}, row{&b.summary, b.Arrived})
+	})
+	r.Requests = r.Requests[:min(len(r.Requests), r.query.limit)]
 }
 
 // Requests answers for this gateway alone. One request by its id has its steps and costs.
@@ -36,7 +52,7 @@ func (c *Console) Requests(q url.Values) (*RequestsReport, *openai.Error) {
 	if err != nil {
 		return nil, openai.BadRequest(param, "%s", err.Error())
 	}
-	report := &RequestsReport{Requests: []Request{}}
+	report := &RequestsReport{Requests: []Request{}, query: asked}
 	if asked.id != "" {
 		if r, ok := c.recorder.Find(asked.id); ok {
 			r.Prefill.Why, r.Decode.Why = finite(r.Prefill.Why), finite(r.Decode.Why)
@@ -81,6 +97,9 @@ func (c *Console) requestsData(q url.Values) (any, string) {
 	}
 	return &page, revision
 }
+
+// Columns returns the columns behind the id.
+func (*list) Columns() []requestColumn { return requestColumns }
 
 // Sort returns the page's address sorted by a column: the greatest first, or if it is already, the least.
 func (l *list) Sort(column string) string {

@@ -56,13 +56,21 @@ var errAnswer = errors.New("its answer cannot be read")
 // Answer returns this gateway's answer to [Question].
 func (c *Console) Answer() []byte {
 	a := c.own()
-	a.Settings = make(map[string]string, len(c.src.Settings))
-	for _, s := range c.src.Settings {
-		a.Settings[s.Name] = s.Value
-	}
+	a.Settings = c.settings()
 	b, _ := json.Marshal(a)
 	return b
 }
+
+// settings returns the settings in force by name, cut as those of other gateways are.
+func (c *Console) settings() map[string]string {
+	all := make(map[string]string, len(c.src.Settings))
+	for _, s := range c.src.Settings {
+		all[s.Name] = bounded(s.Value)
+	}
+	return all
+}
+
+func bounded(value string) string { return strings.ToValidUTF8(value[:min(len(value), maxValue)], "") }
 
 // own returns this gateway's figures.
 func (c *Console) own() answer {
@@ -118,7 +126,7 @@ func (c *Console) ask(ctx context.Context) {
 			o = other{err: errAnswer}
 		}
 		for name, value := range o.Settings {
-			o.Settings[name] = value[:min(len(value), maxValue)]
+			o.Settings[name] = bounded(value)
 		}
 		all[a.Gateway] = o
 	}
@@ -213,10 +221,7 @@ func (c *Console) differences(now time.Time) (gateways []string, all []differenc
 		return nil, nil, nil
 	}
 	others := c.latestOf(now)
-	own := map[string]string{}
-	for _, s := range c.src.Settings {
-		own[s.Name] = s.Value
-	}
+	own := c.settings()
 	gateways, columns := []string{c.src.Name()}, []map[string]string{own}
 	names := maps.Clone(own)
 	for _, name := range slices.Sorted(maps.Keys(others)) {

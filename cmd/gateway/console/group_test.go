@@ -59,6 +59,15 @@ func TestGroupOnOnePage(t *testing.T) {
 			assert.Contains(t, text, fmt.Sprintf(`data-live="%s">%s<`, key, want), page)
 		}
 	}
+	long := strings.Repeat("http://worker:8000é,", 100)
+	same := inGroup(t)
+	same.src.Settings[0].Value, c.src.Settings[0].Value = long, long
+	c.src.Query = func(context.Context, string) []replica.Answer {
+		return []replica.Answer{{Gateway: "gw-b", Body: same.Answer()}}
+	}
+	c.ask(t.Context())
+	_, found, _ := c.differences(time.Now())
+	assert.Empty(t, found, "where both have the same long value")
 }
 
 // A gateway that does not answer, or answers garbage, is named as such; the others' figures stay, and nothing of it becomes

@@ -90,27 +90,45 @@ func (c *Recorder) each(f func(*trace)) {
 	}
 }
 
-// orders compare requests by what a list can be sorted by, the greatest first.
-var orders = map[string]func(a, b *trace) int{
-	"arrived":  func(a, b *trace) int { return b.arrived.Compare(a.arrived) },
-	"outcome":  func(a, b *trace) int { return cmp.Compare(b.sum.Outcome, a.sum.Outcome) },
-	"ttft":     func(a, b *trace) int { return cmp.Compare(b.sum.TTFT, a.sum.TTFT) },
-	"itl":      func(a, b *trace) int { return cmp.Compare(b.sum.ITL, a.sum.ITL) },
-	"total":    func(a, b *trace) int { return cmp.Compare(b.sum.Total, a.sum.Total) },
-	"queue":    func(a, b *trace) int { return cmp.Compare(b.sum.Queued, a.sum.Queued) },
-	"prompt":   func(a, b *trace) int { return cmp.Compare(b.sum.ISL, a.sum.ISL) },
-	"answer":   func(a, b *trace) int { return cmp.Compare(b.sum.OSL, a.sum.OSL) },
-	"cached":   func(a, b *trace) int { return cmp.Compare(b.sum.Actual, a.sum.Actual) },
-	"attempts": func(a, b *trace) int { return cmp.Compare(b.sum.Attempts, a.sum.Attempts) },
-	"worker":   func(a, b *trace) int { return cmp.Compare(b.sum.Decode.Worker, a.sum.Decode.Worker) },
+// row is a request in a list.
+type row struct {
+	*summary
+	arrived time.Time
+}
+
+func (t *trace) row() row { return row{&t.sum, t.arrived} }
+
+// requestColumn is a column that a list can be sorted by, the greatest first.
+type requestColumn struct {
+	Name, Title string
+	Number      bool
+	compare     func(a, b row) int
+}
+
+var requestColumns = []requestColumn{
+	{"arrived", "Arrived", false, func(a, b row) int { return b.arrived.Compare(a.arrived) }},
+	{"outcome", "Outcome", false, by(func(r row) string { return r.Outcome })},
+	{"ttft", "TTFT", true, by(func(r row) time.Duration { return r.TTFT })},
+	{"itl", "ITL", true, by(func(r row) time.Duration { return r.ITL })},
+	{"total", "Total", true, by(func(r row) time.Duration { return r.Total })},
+	{"queue", "Queue", true, by(func(r row) time.Duration { return r.Queued })},
+	{"prompt", "Prompt", true, by(func(r row) int { return r.ISL })},
+	{"answer", "Answer", true, by(func(r row) int { return r.OSL })},
+	{"cached", "Cached", true, by(func(r row) int { return r.Actual })},
+	{"worker", "Prefill → decode", false, by(func(r row) string { return r.Decode.Worker })},
+	{"attempts", "Attempts", true, by(func(r row) int { return r.Attempts })},
+}
+
+func by[T cmp.Ordered](of func(r row) T) func(a, b row) int {
+	return func(a, b row) int { return cmp.Compare(of(b), of(a)) }
 }
 
 // query selects finished requests. Empty fields select all.
 type query struct {
 	id, outcome, model, worker, class, session string
 	since, until                               time.Time
-	sort                                       string // a column, after + for the least first
 	limit                                      int
+	order                                      func(a, b row) int
 }
 
 // parseQuery reads a query's parameters. Its error names the parameter.
@@ -119,10 +137,15 @@ func parseQuery(q url.Values, now time.Time) (s query, param string, err error) 
 	if err != nil {
 		return s, param, err
 	}
+	name, reverse := strings.CutPrefix(cmp.Or(q.Get("sort"), "arrived"), "+")
+	at := slices.IndexFunc(requestColumns, func(c requestColumn) bool { return c.Name == name })
+	if at < 0 {
+		return s, "sort", fmt.Errorf("there is no column %.40q", name)
+	}
 	s = query{q.Get("id"), q.Get("outcome"), q.Get("model"), q.Get("worker"), q.Get("class"), q.Get("session"), r.Since, r.Until,
-		cmp.Or(q.Get("sort"), "arrived"), cmp.Or(r.Limit, shownRequests)}
-	if orders[strings.TrimPrefix(s.sort, "+")] == nil {
-		return s, "sort", fmt.Errorf("there is no column %.40q", s.sort)
+		cmp.Or(r.Limit, shownRequests), requestColumns[at].compare}
+	if reverse {
+		s.order = func(a, b row) int { return requestColumns[at].compare(b, a) }
 	}
 	return s, "", nil
 }
@@ -159,11 +182,6 @@ func (t *trace) met(worker string) bool {
 // find returns the selected requests, how many are stored, and how many of them fit. It stores no more than the limit
 // while it looks, so that recording waits for a glance at each only.
 func (c *Recorder) find(q *query) (found []Request, kept, fit int) {
-	name, reverse := strings.CutPrefix(q.sort, "+")
-	order := orders[name]
-	if reverse {
-		order = func(a, b *trace) int { return orders[name](b, a) }
-	}
 	session := c.session(q.session)
 	best := make([]*trace, 0, q.limit+1)
 	c.mu.Lock()
@@ -173,11 +191,11 @@ func (c *Recorder) find(q *query) (found []Request, kept, fit int) {
 		if !q.fits(t, session) {
 			return
 		}
-		if fit++; len(best) == q.limit && order(t, best[q.limit-1]) >= 0 {
+		if fit++; len(best) == q.limit && q.order(t.row(), best[q.limit-1].row()) >= 0 {
 			return
 		}
 		at, _ := slices.BinarySearchFunc(best, t, func(e, t *trace) int {
-			if order(e, t) <= 0 { // after its equals
+			if q.order(e.row(), t.row()) <= 0 { // after its equals
 				return -1
 			}
 			return 1
@@ -185,6 +203,7 @@ func (c *Recorder) find(q *query) (found []Request, kept, fit int) {
 		best = slices.Insert(best, at, t)
 		best = best[:min(len(best), q.limit)]
 	})
+	found = make([]Request, 0, len(best))
 	for _, t := range best {
 		found = append(found, t.copied())
 	}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -117,17 +118,44 @@ func TestFindRequests(t *testing.T) {
 			}
 			assert.Equal(t, want, strings.Join(ids, " "), query)
 		}
-		for column := range orders {
-			down, n := selected(t, c, "sort="+column)
-			up, _ := selected(t, c, "sort=%2B"+column)
+		for _, column := range requestColumns {
+			down, n := selected(t, c, "sort="+column.Name)
+			up, _ := selected(t, c, "sort=%2B"+column.Name)
 			slices.Sort(down)
 			slices.Sort(up)
-			assert.True(t, n == 6 && slices.Equal(down, up), "sorting by %s loses some: %v", column, down)
+			assert.True(t, n == 6 && slices.Equal(down, up), "sorting by %s loses some: %v", column.Name, down)
 		}
 		for _, wrong := range []string{"sort=cost", "limit=1001", "since=x"} {
 			q, _ := url.ParseQuery(wrong)
 			_, param, err := parseQuery(q, time.Now())
 			assert.True(t, err != nil && strings.HasPrefix(wrong, param+"="), "%s: %q", wrong, param)
+		}
+	})
+}
+
+// The requests of a group are in the query's order and no more than it wants; none is an empty list, as the document says.
+func TestRequestsOfAGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := consoleOf(t, 1)
+		report, e := c.Requests(url.Values{})
+		require.Nil(t, e)
+		body, err := json.Marshal(report)
+		require.NoError(t, err)
+		assert.Contains(t, string(body), `"requests":[]`)
+		for i, took := range []time.Duration{3, 1} {
+			serve(c.recorder, newRecord(i), 0, 0, 0, took*time.Second)
+		}
+		for sort, want := range map[string]string{"total": "gw-a 3s, gw-b 2s", "+total": "gw-a 1s, gw-b 2s", "arrived": "gw-a 1s, gw-a 3s"} {
+			report, e := c.Requests(url.Values{"sort": {sort}, "limit": {"2"}})
+			require.Nil(t, e)
+			report.Gateway = "gw-a"
+			report.Add("gw-b", []Request{{summary: summary{Total: 2 * time.Second}, Gateway: "gw-x", Phase: 99}})
+			var got []string
+			for _, r := range report.Requests {
+				got = append(got, fmt.Sprint(r.Gateway, " ", r.Total))
+				assert.Equal(t, Over, r.Phase)
+			}
+			assert.Equal(t, want, strings.Join(got, ", "), sort)
 		}
 	})
 }
@@ -162,8 +190,10 @@ func BenchmarkFind(b *testing.B) {
 	}
 	for _, sort := range []string{"arrived", "+arrived", "total"} {
 		b.Run(fmt.Sprint(c.shelves[succeeded].n, " ", sort), func(b *testing.B) {
+			asked, _, err := parseQuery(url.Values{"sort": {sort}, "model": {"m"}}, time.Now())
+			require.NoError(b, err)
 			for b.Loop() {
-				c.find(&query{sort: sort, limit: shownRequests, model: "m"})
+				c.find(&asked)
 			}
 		})
 	}

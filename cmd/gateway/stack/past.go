@@ -25,55 +25,46 @@ func (g *Gateway) Name() string {
 // Past implements [edge.Catalog].
 func (g *Gateway) Past(path string, q url.Values) (any, *openai.Error) {
 	if path == "/requests" {
-		return g.requests(path, q)
+		report, e := g.console.Requests(q)
+		if e != nil {
+			return nil, e
+		}
+		report.Gateway = g.Name()
+		report.Others = merge(g, path, q, func(gateway string, of console.RequestsReport) { report.Add(gateway, of.Requests) })
+		return report, nil
 	}
 	r, param, err := observe.ParseRange(q, time.Now().UTC())
 	if err != nil {
 		return nil, openai.BadRequest(param, "%s", err.Error())
 	}
-	report := observe.EventsReport{Gateway: g.Name(), Now: time.Now(), Events: g.journal.Events(r)}
-	for i := range report.Events {
-		report.Events[i].Gateway = report.Gateway
-	}
-	for _, a := range g.others(path, q) {
-		of, other := read[observe.EventsReport](a)
-		report.Others = append(report.Others, other)
+	report := observe.EventsReport{Gateway: g.Name(), Now: time.Now(), Events: []observe.Event{}}
+	add := func(gateway string, of observe.EventsReport) {
 		for _, e := range of.Events {
-			e.Gateway = a.Gateway // not what it claims
+			e.Gateway = gateway // not what it claims
 			report.Events = append(report.Events, e)
 		}
 	}
+	add(report.Gateway, observe.EventsReport{Events: g.journal.Events(r)})
+	report.Others = merge(g, path, q, add)
 	slices.SortStableFunc(report.Events, func(a, b observe.Event) int { return a.Time.Compare(b.Time) })
 	report.Events = report.Events[max(0, len(report.Events)-r.Most()):]
 	return report, nil
 }
 
-// requests returns what is stored of requests.
-func (g *Gateway) requests(path string, q url.Values) (any, *openai.Error) {
-	report, e := g.console.Requests(q)
-	if e != nil {
-		return nil, e
-	}
-	report.Gateway = g.Name()
-	for _, a := range g.others(path, q) {
-		of, other := read[console.RequestsReport](a)
-		report.Others = append(report.Others, other)
-		for _, r := range of.Requests {
-			r.Gateway, r.Phase = a.Gateway, min(r.Phase, console.Over)
-			report.Requests = append(report.Requests, r)
-		}
-	}
-	return report, nil
-}
-
-// others queries the other gateways of the group, each for itself alone, if q asks for the group.
-func (g *Gateway) others(path string, q url.Values) []replica.Answer {
+// merge queries the other gateways, each for itself alone, if q asks for the group, and adds their answers. It returns
+// which of them answered.
+func merge[T any](g *Gateway, path string, q url.Values, add func(gateway string, of T)) (others []observe.OtherGateway) {
 	if q.Get("group") != "true" {
 		return nil
 	}
 	alone := maps.Clone(q)
 	alone.Del("group")
-	return g.member.Query(context.Background(), path+"?"+alone.Encode())
+	for _, a := range g.member.Query(context.Background(), path+"?"+alone.Encode()) {
+		of, other := read[T](a)
+		add(a.Gateway, of)
+		others = append(others, other)
+	}
+	return others
 }
 
 // errForeign reports an answer that is not a gateway's.
