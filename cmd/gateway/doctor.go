@@ -20,7 +20,7 @@ type doctorSettings struct{ administration }
 const (
 	doctorWarns   = 1
 	doctorAlarms  = 2
-	doctorUnheard = 3 // the gateway does not answer
+	doctorUnheard = 3 // the gateway does not respond
 )
 
 // exit is an exit status of a command that printed all there is, or that failed with err.
@@ -63,7 +63,7 @@ func (s *doctorSettings) examine(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(out, "%s\n", raw)
 	} else {
 		columns, _ := terminal.Size(out)
-		tell(out, &all, columns)
+		printProblems(out, &all, columns)
 	}
 	for _, p := range all.Problems {
 		switch p.Severity {
@@ -76,8 +76,8 @@ func (s *doctorSettings) examine(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// tell prints the problems in words.
-func tell(out io.Writer, all *problems.Report, columns int) {
+// printProblems prints the problems in words.
+func printProblems(out io.Writer, all *problems.Report, columns int) {
 	if len(all.Problems) == 0 {
 		fmt.Fprintln(out, "nothing is wrong")
 	}
@@ -85,17 +85,17 @@ func tell(out io.Writer, all *problems.Report, columns int) {
 		if i > 0 {
 			fmt.Fprintln(out)
 		}
-		head := fmt.Sprintf("%s for %s: %s", p.Severity, problems.Brief(p.Age(all.At)), p.Kind)
+		fmt.Fprintf(out, "%s for %s: %s", p.Severity, problems.Brief(p.Age(all.At)), p.Kind)
 		if p.Because != "" {
-			head += ", because of " + string(p.Because)
+			fmt.Fprintf(out, ", because of %s", p.Because)
 		}
 		if p.Subject != "gateway" {
-			head += ", " + p.Subject
+			fmt.Fprintf(out, ", %s", p.Subject)
 		}
-		fmt.Fprintln(out, head)
-		for _, text := range []string{p.Reason + ".", p.Remedy} {
-			terminal.Paragraph(out, "", 2, columns, strings.ToUpper(text[:1])+text[1:])
-		}
+		fmt.Fprintln(out)
+		reason := p.Reason + "."
+		terminal.Paragraph(out, "", 2, columns, strings.ToUpper(reason[:1])+reason[1:])
+		terminal.Paragraph(out, "", 2, columns, p.Remedy)
 		fmt.Fprintln(out, "  "+p.Help)
 	}
 }

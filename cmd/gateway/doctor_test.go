@@ -44,6 +44,9 @@ func TestDoctor(t *testing.T) {
 	status, text = examine(problem("pool_dead", "critical", ""), "--json")
 	assert.Equal(t, 2, status)
 	assert.Equal(t, answer.Load().(string)+"\n", text)
+	status, text = examine(`{"kind":"of_a_later_version","severity":"warning","subject":"gateway","since":"2026-03-01T12:00:00Z"}`)
+	assert.Equal(t, 1, status)
+	assert.Contains(t, text, "warning for 14 s: of_a_later_version\n")
 	server.Close()
 	for _, args := range [][]string{{"--admin-url", server.URL}, {"--no-such-flag"}, {"--admin-key-file", "/nowhere"}, {"word"}} {
 		status, stdout, stderr := inside(t, nil, append([]string{"doctor"}, args...)...)

@@ -79,8 +79,8 @@ var roof = storey{
 	"cmd/gateway/dialect": {"internal/openai"}, // it converts bodies and streams, and decides nothing else
 	"cmd/gateway/service": {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},
 	// the client of the index service, and their wire types
-	"cmd/gateway/observe":  {below}, // the lines that it writes itself
-	"cmd/gateway/problems": {},      // it decides; stack gathers the facts
+	"cmd/gateway/observe":  {below},                        // the lines that it writes itself
+	"cmd/gateway/problems": {below, "cmd/gateway/observe"}, // it decides; stack gathers the facts
 	"cmd/gateway/console":  {below, "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/problems"},
 	// the edge's Page, and what the observer counts
 	"cmd/gateway/stack": {below, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/problems", "cmd/gateway/service"},

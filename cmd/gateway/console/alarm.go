@@ -12,31 +12,29 @@ import (
 // alarm is what is wrong, for the line at the top of every page.
 type alarm struct{ problems.Report }
 
-// alarmLine is one problem of it.
+// alarmLine is one problem of it, with the style and the mark of its severity.
 type alarmLine struct {
 	problems.Problem
-	N    int
-	Age  string
-	Tone string // the style of its severity
-	Mark string
+	N               int
+	Age, Tone, Mark string
 }
 
-func (c *Console) alarm() alarm {
-	if c.src.Problems == nil {
-		return alarm{}
+func (c *Console) alarm() (a alarm) {
+	if c.src.Problems != nil {
+		a.Report = *c.src.Problems()
 	}
-	return alarm{*c.src.Problems()}
+	return a
 }
 
 // Lines returns the problems, the most urgent first.
 func (a alarm) Lines() (all []alarmLine) {
 	tones := map[problems.Severity][2]string{problems.Critical: {"bad", "✕"}, problems.Warning: {"warn", "▲"}, problems.Info: {"busy", "◆"}}
 	for i, p := range a.Problems {
-		age := ""
+		line := alarmLine{p, i, "", tones[p.Severity][0], tones[p.Severity][1]}
 		if !a.At.IsZero() {
-			age = problems.Brief(p.Age(a.At))
+			line.Age = problems.Brief(p.Age(a.At))
 		}
-		all = append(all, alarmLine{p, i, age, tones[p.Severity][0], tones[p.Severity][1]})
+		all = append(all, line)
 	}
 	return all
 }

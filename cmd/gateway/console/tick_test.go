@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+	"github.com/tandem-pd/tandem/cmd/gateway/problems"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
@@ -124,6 +125,18 @@ func TestOtherGateways(t *testing.T) {
 	peers = peers[:1]
 	c.advance(time.Now(), false)
 	assert.NotEqual(t, changed.Revision["fleet"], (<-events).Revision["fleet"], "a gateway that has left stays on the page")
+	at := time.Now()
+	report := problems.Report{At: at, Problems: []problems.Problem{{Kind: problems.PoolLimit, Reason: "3 wait", Since: at.Add(-150 * time.Second)}}}
+	c.src.Problems = func() *problems.Report { return &report }
+	for _, reason := range []string{"3 wait", "4 wait"} {
+		report.Problems[0].Reason = reason
+		c.advance(at, false)
+		live := (<-events).Live
+		assert.Contains(t, live["alarm"], reason)
+		assert.Equal(t, "2 min", live["alarm.0"], "a new line comes without ages, so that they follow")
+	}
+	c.advance(at, false)
+	assert.NotContains(t, (<-events).Live, "alarm.0", "neither has changed")
 }
 
 // BenchmarkTick is what a second of ten open pages costs, but for the system's part of the ten writes: 500 requests have

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -103,8 +104,9 @@ func (c *Console) advance(now time.Time, sampled bool) {
 	defer c.mu.Unlock()
 	m.Live = maps.Clone(live)
 	whole := frame(m)
+	bare := m.Live["alarm"] != c.latest.live["alarm"] // a new line comes without ages
 	for key, text := range c.latest.live {
-		if m.Live[key] == text {
+		if m.Live[key] == text && !(bare && strings.HasPrefix(key, "alarm.")) {
 			delete(m.Live, key)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // Severity orders problems by urgency.
@@ -19,8 +21,8 @@ const (
 	Info     Severity = "info"
 )
 
-// Severities lists them, the most urgent first.
-var Severities = []Severity{Critical, Warning, Info}
+// severities lists them, the most urgent first.
+var severities = []Severity{Critical, Warning, Info}
 
 // Kind names what is wrong. Each has a page of that name in docs/runbooks.
 type Kind string
@@ -70,8 +72,9 @@ type Problem struct {
 	// Because is the kind of the problem that this one follows from, empty for none.
 	Because Kind `json:"because,omitempty"`
 
-	model, role string
-	part        float64 // of the pool's workers that is affected, 0 for all
+	model string
+	role  pools.Role
+	part  float64 // of the pool's workers that is affected, 0 for all
 }
 
 // Report is the problems of one moment, as GET /problems answers them.
@@ -110,7 +113,7 @@ var table = []row{
 	{ClassOverload, Warning, "Slow the clients of this class down, or give the class a larger quantum.", lessCapacity},
 	{KVFull, Warning, "Add decode workers, or lower the clients' max_tokens.", lessCapacity},
 	{PoolLimit, Warning, "Add workers of this role, or slow clients down.", append(lessCapacity, KVFull, ClassOverload)},
-	{RequestsFail, Critical, "Read the lines \"leg failed\" of the log: they name the worker and the error.", append(lessCapacity, PoolLimit)},
+	{RequestsFail, Critical, "Read the lines \"leg failed\" of the log: they name the worker and the error.", append(lessCapacity, ClassOverload, KVFull, PoolLimit)},
 	{RetriesRefused, Warning, "Find the one cause of many failures in the lines \"leg failed\" of the log.", append(lessCapacity, RequestsFail)},
 	{FirstTokenSlow, Warning, "Open the slowest requests in the console and see which part takes longest.",
 		append(lessCapacity, ClassOverload, KVFull, PoolLimit, PairsShut)},
@@ -138,23 +141,27 @@ const HelpURL = "https://github.com/tandem-pd/tandem/blob/main/docs/runbooks/"
 // rank is a kind's place in the table.
 func rank(k Kind) int { return slices.IndexFunc(table, func(r row) bool { return r.kind == k }) }
 
-// list collects problems.
+// list collects problems, at most one of a kind and subject.
 type list []Problem
 
 // add adds a problem with what the table has of its kind, and returns it until the next call.
-func (l *list) add(k Kind, model, role, reason string, workers ...string) *Problem {
-	r, subject := table[rank(k)], "gateway"
-	switch {
-	case role != "":
-		subject = model + "/" + role
-	case model != "":
-		subject = model
+func (l *list) add(k Kind, model string, role pools.Role, reason string, workers ...string) *Problem {
+	r, subject := table[rank(k)], cmp.Or(model, "gateway")
+	if role != "" {
+		subject += "/" + string(role)
 	}
 	*l = append(*l, Problem{
 		Kind: k, Severity: r.severity, Subject: subject, Workers: workers, Reason: reason, Remedy: r.remedy,
 		Help: HelpURL + string(k) + ".md", model: model, role: role,
 	})
 	return &(*l)[len(*l)-1]
+}
+
+// criticalIf makes the problem critical or a warning.
+func (p *Problem) criticalIf(critical bool) {
+	if p.Severity = Warning; critical {
+		p.Severity = Critical
+	}
 }
 
 // leastPart is the part of a pool's workers that must be affected before the pool's problems are put down to them.
@@ -171,26 +178,25 @@ func (p *Problem) explains(q *Problem) bool {
 // ordered names causes, has them inherit the severity of what follows from them, and sorts: causes first, by severity
 // and kind.
 func (l list) ordered() []Problem {
-	slices.SortStableFunc(l, func(a, b Problem) int { return cmp.Compare(rank(a.Kind), rank(b.Kind)) })
+	slices.SortFunc(l, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), strings.Compare(a.Subject, b.Subject))
+	})
 	for i := range l {
 		q := &l[i]
 		causes := table[rank(q.Kind)].causes
 		root := slices.IndexFunc(l, func(p Problem) bool {
-			return p.Because == "" && p.Kind != q.Kind && slices.Contains(causes, p.Kind) && p.explains(q)
+			return p.Because == "" && slices.Contains(causes, p.Kind) && p.explains(q)
 		})
 		if root >= 0 {
 			q.Because = l[root].Kind
-			if slices.Index(Severities, q.Severity) < slices.Index(Severities, l[root].Severity) {
-				l[root].Severity = q.Severity
-			}
+			l[root].Severity = severities[min(urgency(q), urgency(&l[root]))]
 		}
 	}
 	slices.SortStableFunc(l, func(a, b Problem) int {
-		if (a.Because == "") != (b.Because == "") {
-			return cmp.Compare(len(a.Because), len(b.Because))
-		}
-		return cmp.Or(cmp.Compare(slices.Index(Severities, a.Severity), slices.Index(Severities, b.Severity)),
-			cmp.Compare(rank(a.Kind), rank(b.Kind)), strings.Compare(a.Subject, b.Subject))
+		return cmp.Or(min(len(a.Because), 1)-min(len(b.Because), 1), urgency(&a)-urgency(&b))
 	})
 	return l
 }
+
+// urgency is the place of the problem's severity.
+func urgency(p *Problem) int { return slices.Index(severities, p.Severity) }

@@ -11,6 +11,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -18,20 +23,20 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // site is a model with so many workers of each role, all well.
 func site(prefill, decode int) *Facts {
 	f := &Facts{Now: noon, Fallback: true, Models: []Model{{Name: "m"}}}
-	for role, n := range map[string]int{"prefill": prefill, "decode": decode} {
+	for role, n := range map[pools.Role]int{pools.Prefill: prefill, pools.Decode: decode} {
 		p := Pool{Model: "m", Role: role, Desired: n}
 		for i := range n {
-			p.Workers = append(p.Workers, Worker{
-				ID: fmt.Sprintf("%s-%d", role, i+1), Process: "1", State: "up", Circuit: "closed", Speed: 1000, Slots: 8, TotalBlock: 100,
-				Context: 4096, Events: "live",
-			})
+			w := Worker{Process: "1", Context: 4096}
+			w.ID, w.State, w.Circuit, w.PrefillRate, w.ITL = fmt.Sprintf("%s-%d", role, i+1), "up", fault.Closed, 1000, .01
+			w.MaxNumSeqs, w.TotalBlocks, w.Ranks = 8, 100, 1
+			p.Workers = append(p.Workers, w)
 		}
 		f.Pools = append(f.Pools, p)
 	}
 	return f
 }
 
-func (f *Facts) pool(role string) *Pool {
+func (f *Facts) pool(role pools.Role) *Pool {
 	for i := range f.Pools {
 		if f.Pools[i].Role == role {
 			return &f.Pools[i]
@@ -41,7 +46,7 @@ func (f *Facts) pool(role string) *Pool {
 }
 
 // all sets the state of all workers of a role.
-func (f *Facts) all(role, state string) {
+func (f *Facts) all(role pools.Role, state string) {
 	p := f.pool(role)
 	for i := range p.Workers {
 		p.Workers[i].State = state
@@ -49,10 +54,9 @@ func (f *Facts) all(role, state string) {
 }
 
 // refuse has the model's queue be full.
-func (f *Facts) refuse() {
-	m := &f.Models[0]
-	m.Waiting, m.Oldest, m.refused, m.granted, m.TTFT = 10, 8*time.Second, 70, 30, 9*time.Second
-	m.Ended = 100
+func (f *Facts) refuse(classes ...queue.ClassStats) {
+	f.Queues = map[string]queue.Stats{"m": {Waiting: 10, Oldest: 8 * time.Second, RefusedTotal: 60, ExpiredTotal: 10, GrantedTotal: 30, Classes: classes}}
+	f.Models[0].TTFT, f.Models[0].Ended = 9*time.Second, 100
 }
 
 // inWords is the problems in one line each: kind, severity, what it follows from.
@@ -80,12 +84,12 @@ func TestCausesComeFirst(t *testing.T) {
 			f.all("prefill", "lost")
 			f.refuse()
 		}, "pool_dead critical, pool_limit critical <- pool_dead, first_token_slow warning <- pool_dead",
-			"no prefill worker serves: 2 lost (prefill-1, prefill-2); decode workers compute prompts meanwhile"},
+			"no prefill worker serves: prefill-1 is lost, prefill-2 is lost; decode workers compute prompts meanwhile"},
 		"the prefill pool is dead": {func(f *Facts) { f.all("prefill", "down") }, "pool_dead warning", ""},
 		"the prefill pool is dead, without fallback": {func(f *Facts) {
 			f.all("prefill", "lost")
 			f.Fallback = false
-		}, "pool_dead critical", "no prefill worker serves: 2 lost (prefill-1, prefill-2)"},
+		}, "pool_dead critical", "no prefill worker serves: prefill-1 is lost, prefill-2 is lost"},
 		"prefill is the limit": {func(f *Facts) {
 			p := f.pool("prefill")
 			p.Workers[1].State, p.Workers[0].PrefillTokens, p.Desired = "draining", 36_000, 3
@@ -99,15 +103,16 @@ func TestCausesComeFirst(t *testing.T) {
 		}, "worker_lost critical, pool_limit critical <- worker_lost, first_token_slow warning <- worker_lost, " +
 			"too_few_workers info <- worker_lost", "1 of 2 prefill workers do not respond: prefill-2"},
 		"a slow worker and a slow first token": {func(f *Facts) {
-			f.pool("prefill").Workers[1].Slow = .15
+			w := &f.pool("prefill").Workers[1]
+			w.Outlier, w.PrefillSpeed = fault.SlowPrefill, .15
 			f.Models[0].TTFT, f.Models[0].Ended = 9*time.Second, 100
 		}, "worker_slow warning, first_token_slow warning <- worker_slow",
 			"1 of 2 prefill workers are slower than the others at the same load: prefill-2, at 15 % of their speed"},
-		"calls to a worker fail": {func(f *Facts) { f.pool("decode").Workers[0].Fails = true }, "circuit_open warning",
-			"calls to 1 of 2 decode workers fail: decode-1"},
+		"calls to a worker fail": {func(f *Facts) { f.pool("decode").Workers[0].Outlier = fault.FailingCalls }, "circuit_open warning",
+			"1 of 2 decode workers fail calls: decode-1"},
 		"NATS is lost": {func(f *Facts) {
 			f.NATS, f.CutOff = "the connection is down", true
-			f.Peers = []Peer{{"b", "unreachable", 3 * time.Second}}
+			f.Peers = []replica.Peer{{Name: "b", State: "unreachable", Age: 3 * time.Second}}
 			for i := range f.pool("decode").Workers {
 				f.pool("decode").Workers[i].Events = "silent"
 			}
@@ -115,47 +120,58 @@ func TestCausesComeFirst(t *testing.T) {
 		"etcd is lost, with all workers": {func(f *Facts) { f.Etcd, f.Pools, f.Models = "no answer", nil, nil },
 			"etcd_lost critical, no_workers critical <- etcd_lost", ""},
 		"one class floods": {func(f *Facts) {
-			f.refuse()
-			f.Models[0].Classes = []Class{{Name: "batch", Waiting: 9, refused: 70}, {Name: "chat", Waiting: 1}}
+			f.refuse(queue.ClassStats{Name: "batch", Waiting: 9, RefusedTotal: 70}, queue.ClassStats{Name: "chat", Waiting: 1})
+			f.Models[0].Failed = 70
 			f.pool("prefill").Workers[0].PrefillTokens = 30_000
-		}, "class_overload critical, pool_limit critical <- class_overload, first_token_slow warning <- class_overload",
+		}, "class_overload critical, pool_limit critical <- class_overload, requests_fail critical <- class_overload, " +
+			"first_token_slow warning <- class_overload",
 			"the policy class batch makes up 100 % of what waits or is refused: 10 requests wait, 70 % are refused"},
 		"both classes are refused": {func(f *Facts) {
-			f.refuse()
-			f.Models[0].Classes = []Class{{Name: "batch", Waiting: 9, refused: 40}, {Name: "chat", Waiting: 1, refused: 30}}
+			f.refuse(queue.ClassStats{Name: "batch", Waiting: 9, RefusedTotal: 40}, queue.ClassStats{Name: "chat", Waiting: 1, RefusedTotal: 30})
 		}, "pool_limit critical, first_token_slow warning <- pool_limit", ""},
 		"the caches are full": {func(f *Facts) {
 			f.refuse()
+			f.Models[0].Failed = 70
 			for i := range f.pool("decode").Workers {
 				f.pool("decode").Workers[i].ActiveBlocks = 97
 			}
-		}, "kv_full critical, first_token_slow warning <- kv_full",
-			"97 % of the KV blocks booked on 2 of 2 workers; 10 requests wait, 70 % are refused"},
+		}, "kv_full critical, requests_fail critical <- kv_full, first_token_slow warning <- kv_full",
+			"97 % of the KV blocks booked on 2 of 2 workers, 10 requests wait, 70 % are refused"},
 		"a flapping worker that is lost now": {func(f *Facts) {
 			w := &f.pool("decode").Workers[0]
 			w.returns, w.State = 3, "lost"
-		}, "worker_flapping warning", "decode-1 came back 3 times in 10 min"},
+		}, "worker_flapping warning", "1 of 2 decode workers come and go: decode-1, back 3 times in 10 min"},
 		"decode has left, both serves": {func(f *Facts) {
 			f.pool("decode").Workers, f.pool("prefill").Role = nil, "both"
 		}, "", ""},
 		"decode has left": {func(f *Facts) { f.pool("decode").Workers = nil }, "pool_dead critical", "no decode worker serves: all have left"},
-		"a certificate": {func(f *Facts) { f.Certificates = []Certificate{{"clients", noon.Add(50 * time.Hour)}} },
+		"a certificate": {func(f *Facts) { f.Certificates = map[string]time.Time{"clients": noon.Add(50 * time.Hour)} },
 			"certificate_ends warning", "the certificate for clients ends in 2 days"},
-		"a certificate's last day": {func(f *Facts) { f.Certificates = []Certificate{{"clients", noon.Add(5 * time.Hour)}} },
+		"a certificate's last day": {func(f *Facts) { f.Certificates = map[string]time.Time{"clients": noon.Add(5 * time.Hour)} },
 			"certificate_ends critical", "ends in 5 h"},
+		"two certificates are one problem, in one order": {func(f *Facts) {
+			f.Certificates = map[string]time.Time{"workers": noon.Add(-time.Hour), "clients": noon.Add(50 * time.Hour), "nats": noon.Add(8 * day)}
+		}, "certificate_ends critical", "the certificate for clients ends in 2 days, the certificate for workers has ended"},
+		"no worker of a role bounds its requests": {func(f *Facts) {
+			f.refuse()
+			for i := range f.pool("decode").Workers {
+				f.pool("decode").Workers[i].MaxNumSeqs, f.pool("decode").Workers[i].Requests = 0, 10
+			}
+			f.pool("prefill").Workers[0].PrefillTokens = 36_000
+		}, "pool_limit critical, first_token_slow warning <- pool_limit", "prefill is the bottleneck: 36k tokens"},
 		"another template at one worker": {func(f *Facts) {
-			f.Models[0].Disagree, f.Models[0].Distrusted = []string{"prefill-2"}, true
+			f.Models[0].Trust.Disagreeing, f.Models[0].Trust.Distrusted = []string{"prefill-2"}, true
 		}, "worker_disagrees warning, tokenizer_distrusted warning <- worker_disagrees", "prefill-2 made other tokens of a chat"},
 		"another context at one worker": {func(f *Facts) { f.pool("decode").Workers[1].Context = 2048 },
-			"worker_disagrees warning", "decode-2 has a context of 2048 tokens, most others 4096: the shortest bounds all requests"},
+			"worker_disagrees warning", "1 of 2 decode workers have another context than most: decode-2, 2048 tokens instead of 4096; the shortest bounds all requests"},
 		"one of three has a longer context": {func(f *Facts) {
 			p := f.pool("decode")
 			p.Workers = append(p.Workers, p.Workers[0])
 			p.Workers[2].ID, p.Workers[2].Context = "liar", 1<<30
-		}, "worker_disagrees warning", "liar has a context"},
+		}, "worker_disagrees warning", "liar, 1073741824 tokens"},
 		"few first tokens are slow": {func(f *Facts) { f.Models[0].TTFT, f.Models[0].Ended = time.Minute, 19 }, "", ""},
 		"requests fail": {func(f *Facts) {
-			f.Models[0].Ended, f.Models[0].Failed, f.retriesRefused = 100, 10, 3
+			f.Models[0].Ended, f.Models[0].Failed, f.RetriesRefused = 100, 10, 3
 		}, "requests_fail critical, retries_refused warning <- requests_fail", "10 of the last 100 requests failed or were refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +239,7 @@ func TestFlapping(t *testing.T) {
 	for name, flap := range map[string]func(w *Worker, n int){
 		"it restarts":    func(w *Worker, n int) { w.Process = fmt.Sprint(n) },
 		"it is lost":     func(w *Worker, n int) { w.State = [...]string{"up", "lost"}[n%2] },
-		"its calls fail": func(w *Worker, n int) { w.Circuit = [...]string{"closed", "open"}[n%2] },
+		"its calls fail": func(w *Worker, n int) { w.Circuit = [...]fault.State{fault.Closed, fault.Open}[n%2] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := days{f: site(2, 2)}
@@ -244,7 +260,7 @@ func TestFlapping(t *testing.T) {
 	n := 0
 	all := d.pass(time.Minute, func(f *Facts) {
 		n++
-		f.pool("decode").Workers[0].Circuit = [...]string{"open", "half_open"}[n%2]
+		f.pool("decode").Workers[0].Circuit = [...]fault.State{fault.Open, fault.HalfOpen}[n%2]
 	})
 	assert.Equal(t, "circuit_open warning", inWords(all))
 }
@@ -256,11 +272,11 @@ func TestRollouts(t *testing.T) {
 		change func(w *Worker)
 		want   string
 	}{
-		"restarted, half as fast":     {func(w *Worker) { w.Process, w.Speed = "2", 500 }, "rollout_slow warning"},
-		"restarted, nearly as fast":   {func(w *Worker) { w.Process, w.Speed = "2", 800 }, ""},
-		"replaced, half as fast":      {func(w *Worker) { w.ID, w.Process, w.Speed = "new-"+w.ID, "2", 500 }, "rollout_slow warning"},
-		"not restarted, half as fast": {func(w *Worker) { w.Speed = 500 }, ""},
-		"other hardware":              {func(w *Worker) { w.ID, w.Process, w.Speed, w.Device = "new-"+w.ID, "2", 500, "small" }, ""},
+		"restarted, half as fast":     {func(w *Worker) { w.Process, w.PrefillRate = "2", 500 }, "rollout_slow warning"},
+		"restarted, nearly as fast":   {func(w *Worker) { w.Process, w.PrefillRate = "2", 800 }, ""},
+		"replaced, half as fast":      {func(w *Worker) { w.ID, w.Process, w.PrefillRate = "new-"+w.ID, "2", 500 }, "rollout_slow warning"},
+		"not restarted, half as fast": {func(w *Worker) { w.PrefillRate = 500 }, ""},
+		"other hardware":              {func(w *Worker) { w.ID, w.Process, w.PrefillRate, w.DeviceClass = "new-"+w.ID, "2", 500, "small" }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := days{f: site(4, 2)}
@@ -271,8 +287,8 @@ func TestRollouts(t *testing.T) {
 			all := d.pass(2*time.Second, nil)
 			assert.Equal(t, c.want, inWords(all))
 			if c.want != "" {
-				assert.Equal(t, "4 of 4 prefill workers have restarted and run at 50 % of the speed before: 500 instead of 1.0k tokens/s",
-					all[0].Reason)
+				assert.Contains(t, all[0].Reason, "4 of 4 prefill workers have restarted and are slower than before: ")
+				assert.Contains(t, all[0].Reason, " and 1 more, at 50 % of the speed")
 				assert.Empty(t, d.pass(61*time.Minute, nil), "an hour later it is usual")
 			}
 		})
@@ -282,9 +298,13 @@ func TestRollouts(t *testing.T) {
 // Refusals count for half a minute.
 func TestRefusalsOfLate(t *testing.T) {
 	d := days{f: site(2, 2)}
-	d.f.Models[0].Refused, d.f.Models[0].Granted = 1000, 1000
+	total := func(refused, granted uint64) {
+		d.f.Queues = map[string]queue.Stats{"m": {RefusedTotal: refused, GrantedTotal: granted}}
+	}
+	total(1000, 1000)
 	assert.Empty(t, d.pass(time.Second, nil), "refusals of before the first look")
-	all := d.pass(time.Second, func(f *Facts) { f.Models[0].Refused += 3; f.Models[0].Granted++ })
+	total(1003, 1001)
+	all := d.pass(time.Second, nil)
 	assert.Equal(t, "pool_limit critical", inWords(all))
 	assert.Contains(t, all[0].Reason, "75 % are refused")
 	assert.NotEmpty(t, d.pass(29*time.Second, nil))
@@ -293,7 +313,7 @@ func TestRefusalsOfLate(t *testing.T) {
 
 func BenchmarkUpdate(b *testing.B) {
 	d := days{f: site(64, 64)}
-	d.f.pool("prefill").Workers[3].Slow = .1
+	d.f.pool("prefill").Workers[3].Outlier = fault.SlowPrefill
 	for b.Loop() {
 		d.pass(time.Second, nil)
 	}

@@ -27,7 +27,7 @@ type Tracker struct {
 	since   map[string]span // problems by kind and subject
 	workers map[string]*past
 	before  map[string][]old // by pool and device: the processes that have ended
-	counts  []counts
+	totals  []totals         // lately
 	began   time.Time
 }
 
@@ -38,7 +38,6 @@ type span struct{ first, last time.Time }
 type past struct {
 	pool, process string
 	span               // of the process
-	restarted     bool // it replaced another process of that id
 	served        bool // at the latest update
 	returns       []time.Time
 	usual         float64
@@ -50,11 +49,10 @@ type old struct {
 	speed float64
 }
 
-// counts are totals at one moment.
-type counts struct {
-	at              time.Time
-	retries         uint64
-	granted, models map[string]uint64
+// totals are those of one moment.
+type totals struct {
+	at time.Time
+	Totals
 }
 
 // Update returns the problems of now. It completes f.
@@ -62,7 +60,8 @@ func (t *Tracker) Update(f *Facts) []Problem {
 	if t.since == nil {
 		t.since, t.workers, t.before, t.began = map[string]span{}, map[string]*past{}, map[string][]old{}, f.Now
 	}
-	t.count(f)
+	t.totals = slices.DeleteFunc(append(t.totals, totals{f.Now, f.Totals}), func(was totals) bool { return f.Now.Sub(was.at) > lately })
+	f.before = t.totals[0].Totals
 	for i := range f.Pools {
 		for j := range f.Pools[i].Workers {
 			t.meet(f, &f.Pools[i], &f.Pools[i].Workers[j])
@@ -92,30 +91,33 @@ func (t *Tracker) Update(f *Facts) []Problem {
 
 // meet updates one worker. A return is a new process, or serving again.
 func (t *Tracker) meet(f *Facts, p *Pool, w *Worker) {
-	key := p.Model + "/" + p.Role + " " + w.Device
 	known := t.workers[w.ID]
 	switch {
-	case known == nil:
-		known = &past{pool: key, process: w.Process, span: span{first: f.Now}, served: true}
-		t.workers[w.ID] = known
-	case w.Process != "" && known.process != w.Process:
-		t.end(known, f.Now)
-		*known = past{pool: key, process: w.Process, span: span{first: f.Now}, restarted: true, served: true, returns: append(known.returns, f.Now)}
+	case known == nil || w.Process != "" && known.process != w.Process:
+		began := &past{pool: p.device(w), process: w.Process, span: span{first: f.Now}}
+		if known != nil {
+			t.end(known, f.Now)
+			began.returns = append(known.returns, f.Now)
+		}
+		known, t.workers[w.ID] = began, began
 	case w.serves() && (!known.served || f.Now.Sub(known.last) > lately):
 		known.returns = append(known.returns, f.Now)
 	}
 	known.served, known.last = w.serves(), f.Now
 	known.returns = slices.DeleteFunc(known.returns, func(at time.Time) bool { return f.Now.Sub(at) > flapWindow })
 	w.returns = len(known.returns)
-	w.young = (known.restarted || known.first.Sub(t.began) > joining) && f.Now.Sub(known.first) < rolloutWindow
-	switch {
-	case w.Speed <= 0 || !w.serves():
+	w.young = known.first.Sub(t.began) > joining && f.Now.Sub(known.first) < rolloutWindow
+	switch speed := p.speed(w); {
+	case speed == 0 || !w.serves():
 	case known.usual == 0:
-		known.usual = w.Speed
+		known.usual = speed
 	default:
-		known.usual += (w.Speed - known.usual) * (1 - math.Exp(-1/usualTime.Seconds()))
+		known.usual += (speed - known.usual) * (1 - math.Exp(-1/usualTime.Seconds()))
 	}
 }
+
+// device names the workers that a worker of the pool is compared with.
+func (p *Pool) device(w *Worker) string { return p.Model + "/" + string(p.Role) + " " + w.DeviceClass }
 
 // mostOld bounds the ended processes that are kept of a pool.
 const mostOld = 256
@@ -147,42 +149,20 @@ func (t *Tracker) forget(now time.Time) {
 // compare sets the speed that a pool's restarted workers are compared with: that of the processes before.
 func (t *Tracker) compare(f *Facts, p *Pool) {
 	var speeds []float64
-	for _, w := range p.Workers {
-		if key := p.Model + "/" + p.Role + " " + w.Device; w.young {
-			for _, o := range t.before[key] {
-				speeds = append(speeds, o.speed)
+	for i := range p.Workers {
+		if !p.Workers[i].young {
+			continue
+		}
+		key := p.device(&p.Workers[i])
+		for _, o := range t.before[key] {
+			speeds = append(speeds, o.speed)
+		}
+		for _, known := range t.workers {
+			if known.pool == key && known.last.Before(f.Now) && known.usual > 0 { // it has left
+				speeds = append(speeds, known.usual)
 			}
-			for _, known := range t.workers {
-				if known.pool == key && known.last.Before(f.Now) && known.usual > 0 { // it has left
-					speeds = append(speeds, known.usual)
-				}
-			}
-			break // a rollout is of one device
 		}
+		break // a rollout is of one device
 	}
-	p.before = median(speeds)
-}
-
-// count sets what was refused lately.
-func (t *Tracker) count(f *Facts) {
-	now := counts{f.Now, f.RetriesRefused, map[string]uint64{}, map[string]uint64{}}
-	for i := range f.Models {
-		m := &f.Models[i]
-		now.granted[m.Name], now.models[m.Name] = m.Granted, m.Refused
-		for _, c := range m.Classes {
-			now.models[m.Name+" "+c.Name] = c.Refused
-		}
-	}
-	t.counts = append(t.counts, now)
-	t.counts = slices.DeleteFunc(t.counts, func(c counts) bool { return f.Now.Sub(c.at) > lately })
-	was := &t.counts[0]
-	f.retriesRefused = f.RetriesRefused - was.retries
-	for i := range f.Models {
-		m := &f.Models[i]
-		m.granted, m.refused = m.Granted-was.granted[m.Name], m.Refused-was.models[m.Name]
-		for j := range m.Classes {
-			c := &m.Classes[j]
-			c.refused = c.Refused - was.models[m.Name+" "+c.Name]
-		}
-	}
+	p.usual = median(speeds)
 }

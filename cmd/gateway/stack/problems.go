@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/queue"
 )
 
 // examineEvery is how often a gateway examines itself.
@@ -32,15 +33,11 @@ type examiner struct {
 }
 
 // report returns the problems as of the latest examination. It must not be changed.
-func (e *examiner) report() *problems.Report {
-	if r := e.latest.Load(); r != nil {
-		return r
-	}
-	return &problems.Report{Problems: []problems.Problem{}} // none yet
-}
+func (e *examiner) report() *problems.Report { return e.latest.Load() }
 
-// export registers the metric.
+// export registers the metric. Nothing is wrong yet.
 func (e *examiner) export(reg prometheus.Registerer) {
+	e.latest.Store(&problems.Report{Problems: []problems.Problem{}})
 	s := metrics.In(reg).Snapshot()
 	gauge := s.Gauge("problem", "Problems that follow from no other, as GET /problems lists them.", "kind", "severity")
 	s.Read(func() {
@@ -74,12 +71,7 @@ func (e *examiner) run(ctx context.Context) error {
 }
 
 func (e *examiner) examine(now time.Time) {
-	f := e.g.facts(e, now)
-	all := e.tracker.Update(f)
-	if all == nil {
-		all = []problems.Problem{}
-	}
-	e.latest.Store(&problems.Report{At: now, Problems: all})
+	e.latest.Store(&problems.Report{At: now, Problems: e.tracker.Update(e.g.facts(e, now))})
 }
 
 // Problems is the answer of GET /problems.
@@ -87,7 +79,11 @@ func (g *Gateway) Problems() any { return g.examiner.report() }
 
 // facts gathers what is known now.
 func (g *Gateway) facts(e *examiner, now time.Time) *problems.Facts {
-	f := &problems.Facts{Now: now, CutOff: g.member.CutOff(), Fallback: g.cfg.Flow.DecodeFallback}
+	f := &problems.Facts{
+		Now: now, Totals: problems.Totals{Queues: g.Flow.Waiting(), RetriesRefused: g.Flow.Retries().Refused},
+		Peers: g.member.Peers(), CutOff: g.member.CutOff(), Certificates: g.certs.Ends(), Refused: g.Roster.Refused(),
+		Fallback: g.cfg.Flow.DecodeFallback,
+	}
 	for _, bus := range e.buses {
 		if c, ok := bus.(interface{ Connected() bool }); ok && !c.Connected() {
 			f.NATS = "the connection is down"
@@ -99,96 +95,49 @@ func (g *Gateway) facts(e *examiner, now time.Time) *problems.Facts {
 	if g.given.pods != nil {
 		f.Pods = g.given.pods.Away()
 	}
-	for _, p := range g.member.Peers() {
-		f.Peers = append(f.Peers, problems.Peer{Name: p.Name, State: p.State, Age: p.Age})
-	}
-	for use, end := range g.certs.Ends() {
-		f.Certificates = append(f.Certificates, problems.Certificate{Use: use, Ends: end})
-	}
 	if g.remote != nil {
 		for _, s := range g.remote.States() {
 			if s.Error != "" || s.Circuit == fault.Open {
-				f.Indexes = append(f.Indexes, problems.Failure{Name: s.Index, Reason: s.Error})
+				f.Indexes = append(f.Indexes, s.Index+": "+cmp.Or(s.Error, "lookups fail"))
 			}
 		}
 	}
-	for _, r := range g.Roster.Refused() {
-		f.Refused = append(f.Refused, problems.Failure{Name: r.Worker.ID, Reason: r.Err.Error()})
+	g.addPools(e, f)
+	languages, shut := g.languages.Report(), map[string]int{}
+	g.Flow.Links(func(model string, slow, failing int) { shut[model] = slow + failing })
+	for _, name := range g.Roster.Models() {
+		m := problems.Model{Name: name, Trust: languages[name].TrustState, ShutPairs: shut[name]}
+		m.Ended, m.Failed, m.TTFT = e.recorder.Minute(name)
+		f.Models = append(f.Models, m)
 	}
-	f.RetriesRefused = g.Flow.Retries().Refused
-	waiting := g.Flow.Waiting()
-	f.Pools = g.poolFacts(e, waiting, now)
-	f.Models = g.modelFacts(e, waiting)
 	return f
 }
 
-// poolFacts describes the pools and their workers.
-func (g *Gateway) poolFacts(e *examiner, waiting map[string]queue.Stats, now time.Time) (all []problems.Pool) {
+// addPools adds the pools and their workers.
+func (g *Gateway) addPools(e *examiner, f *problems.Facts) {
 	view, events := g.Roster.View(), g.eventTrust()
 	failures := map[string]string{}
 	for _, c := range e.breakers.States() {
 		if c.Adapter == "" && c.State != fault.Closed {
-			failures[c.Worker+" "+string(c.Leg)] = c.Last.String()
+			failures[c.Worker+" "+string(c.Leg)] = "the latest with " + c.Last.String()
 		}
 	}
 	for _, r := range g.Fleet.Report() {
-		p := problems.Pool{Model: r.Model, Role: string(r.Role)}
-		p.Desired = e.observer.Desired(g.Fleet, r.Model, r.Role, waiting[r.Model], now)
-		for i := range r.Workers {
-			w := &r.Workers[i]
-			one := problems.Worker{
-				ID: w.ID, State: w.State, Circuit: string(w.Circuit), Device: w.DeviceClass, PrefillTokens: w.PrefillTokens,
-				Requests: w.Requests, Slots: w.MaxNumSeqs * max(1, w.Ranks),
-				ActiveBlocks: w.ActiveBlocks, TotalBlock: w.TotalBlocks * max(1, w.Ranks),
+		p := problems.Pool{Model: r.Model, Role: r.Role, Desired: e.observer.Desired(g.Fleet, r.Model, r.Role, f.Queues[r.Model], f.Now)}
+		leg := pools.Decode
+		if r.Role == pools.Prefill {
+			leg = pools.Prefill
+		}
+		for _, w := range r.Workers {
+			one := problems.Worker{WorkerReport: w, Failure: failures[w.ID+" "+string(leg)], Events: events[w.ID].reason}
+			if events[w.ID].state == follow.Silent {
+				one.Events = cmp.Or(one.Events, "silent")
 			}
-			leg := pools.Decode
-			if r.Role == pools.Prefill {
-				leg = pools.Prefill
-			}
-			if one.Speed = w.PrefillRate; r.Role != pools.Prefill && w.ITL > 0 {
-				one.Speed = 1 / w.ITL
-			}
-			switch w.Outlier {
-			case fault.SlowPrefill:
-				one.Slow = w.PrefillSpeed
-			case fault.SlowDecode:
-				one.Slow = w.DecodeSpeed
-			case fault.FailingCalls:
-				one.Fails = true
-			}
-			if t, follows := events[w.ID]; follows {
-				one.Events, one.EventsReason = t.state.String(), t.reason
-			}
-			one.Failure = failures[w.ID+" "+string(leg)]
 			if m, known := view.Lookup(w.ID); known {
 				one.Process, one.Context = m.Worker.Incarnation, m.Worker.ContextLength
 			}
-			if w.LostFor != nil {
-				one.State = "lost"
-			}
 			p.Workers = append(p.Workers, one)
 		}
-		all = append(all, p)
+		f.Pools = append(f.Pools, p)
 	}
-	return all
-}
-
-// modelFacts describes the models' queues and outcomes.
-func (g *Gateway) modelFacts(e *examiner, waiting map[string]queue.Stats) (all []problems.Model) {
-	languages := g.languages.Report()
-	shut := map[string]int{}
-	g.Flow.Links(func(model string, slow, failing int) { shut[model] = slow + failing })
-	for _, name := range g.Roster.Models() {
-		q, language := waiting[name], languages[name]
-		m := problems.Model{
-			Name: name, Waiting: q.Waiting, Oldest: q.Oldest, Granted: q.GrantedTotal, Refused: q.RefusedTotal + q.ExpiredTotal, ShutPairs: shut[name],
-			Distrusted: language.Distrusted, Disagree: language.Disagreeing,
-		}
-		m.Ended, m.Failed, m.TTFT = e.recorder.Minute(name)
-		for _, c := range q.Classes {
-			m.Classes = append(m.Classes, problems.Class{Name: c.Name, Waiting: c.Waiting, Refused: c.RefusedTotal})
-		}
-		all = append(all, m)
-	}
-	return all
 }
