@@ -49,31 +49,19 @@ func Find(f *Facts) []Problem {
 
 // gateway lists what is wrong with the gateway itself.
 func (l *list) gateway(f *Facts) {
-	for _, away := range []struct {
-		kind      Kind
-		what, why string
-	}{
-		{NATSLost, "NATS cannot be reached: ", f.NATS},
-		{EtcdLost, "etcd cannot be reached, so that workers neither join nor leave: ", f.Etcd},
-		{PodsUnwatched, "the API server shows no pods: ", f.Pods},
-		{IndexLost, "remote indexes fail: ", enumerate(f.Indexes)},
-	} {
-		if away.why != "" {
-			l.add(away.kind, "", "", away.what+away.why)
-		}
-	}
-	if len(f.Pools) == 0 {
-		l.add(NoWorkers, "", "", "no worker has joined")
-	}
+	l.when(f.NATS != "", NATSLost, "", "NATS cannot be reached: "+f.NATS)
+	l.when(f.Etcd != "", EtcdLost, "", "etcd cannot be reached, so that workers neither join nor leave: "+f.Etcd)
+	l.when(f.Pods != "", PodsUnwatched, "", "the API server shows no pods: "+f.Pods)
+	l.when(len(f.Pools) == 0, NoWorkers, "", "no worker has joined")
+	l.when(len(f.Indexes) > 0, IndexLost, "", "remote indexes fail: "+enumerate(f.Indexes))
 	var missing []string
 	for _, p := range f.Peers {
 		if p.State != "whole" {
 			missing = append(missing, fmt.Sprintf("%s is %s for %s", p.Name, p.State, Brief(p.Age)))
 		}
 	}
-	if len(missing) > 0 || f.CutOff {
-		l.add(PeerMissing, "", "", "bookings of other gateways are not known: "+cmp.Or(enumerate(missing), "none arrive"))
-	}
+	l.when(len(missing) > 0 || f.CutOff, PeerMissing, "",
+		"bookings of other gateways are not known: "+cmp.Or(enumerate(missing), "none arrive"))
 	var ending []string
 	first := certificateTime
 	for _, use := range slices.Sorted(maps.Keys(f.Certificates)) {
@@ -95,9 +83,8 @@ func (l *list) gateway(f *Facts) {
 		}
 		l.add(WorkerRefused, "", "", fmt.Sprintf("%d workers cannot be used; %s: %v", n, ids[0], f.Refused[0].Err), ids...)
 	}
-	if n := f.RetriesRefused - f.before.RetriesRefused; n > 0 {
-		l.add(RetriesRefused, "", "", fmt.Sprintf("%d failed requests were not tried again: too many fail", n))
-	}
+	untried := f.RetriesRefused - f.before.RetriesRefused
+	l.when(untried > 0, RetriesRefused, "", fmt.Sprintf("%d failed requests were not tried again: too many fail", untried))
 }
 
 // checks are what may be wrong with some workers of a pool, causes first.
@@ -111,9 +98,7 @@ var checks = []struct {
 		"have restarted and are slower than before",
 		func(p *Pool, _ *Worker) string { return fmt.Sprintf("at %.0f %% of the speed", 100*p.rollout) }},
 	{WorkerFlapping, func(_ *Pool, w *Worker) bool { return w.returns >= flaps }, "come and go",
-		func(_ *Pool, w *Worker) string {
-			return fmt.Sprintf("back %d times in %s", w.returns, Brief(flapWindow))
-		}},
+		func(_ *Pool, w *Worker) string { return fmt.Sprintf("back %d times in 10 min", w.returns) }},
 	{WorkerLost, func(_ *Pool, w *Worker) bool { return w.State == "lost" || w.State == "down" || w.State == "probation" },
 		"do not respond", nil},
 	{CircuitOpen, func(_ *Pool, w *Worker) bool {
@@ -254,21 +239,16 @@ func (l *list) model(f *Facts, m *Model) {
 			l.add(kind, m.Name, p.Role, reason).criticalIf(refused)
 		}
 	}
-	if m.Ended >= leastEnded && float64(m.Failed) > failShare*float64(m.Ended) {
-		l.add(RequestsFail, m.Name, "", fmt.Sprintf("%d of the last %d requests failed or were refused", m.Failed, m.Ended))
-	}
-	if m.Ended >= leastEnded && m.TTFT > slowTTFT {
-		l.add(FirstTokenSlow, m.Name, "", fmt.Sprintf("one in a hundred requests waits over %s for its first token", Brief(m.TTFT)))
-	}
-	if other := m.Trust.Disagreeing; len(other) > 0 {
-		l.add(WorkerDisagrees, m.Name, "", enumerate(other)+" made other tokens of a chat than the chat template has", other...)
-	}
-	if m.Trust.Distrusted {
-		l.add(TokenizerDistrusted, m.Name, "", "the gateway's tokenizer or chat template disagrees with the workers': it is not used")
-	}
-	if m.ShutPairs > 0 {
-		l.add(PairsShut, m.Name, "", fmt.Sprintf("%d pairs of workers hand over no prompts: too slow, or failing", m.ShutPairs))
-	}
+	enough := m.Ended >= leastEnded
+	l.when(enough && float64(m.Failed) > failShare*float64(m.Ended), RequestsFail, m.Name,
+		fmt.Sprintf("%d of the last %d requests failed or were refused", m.Failed, m.Ended))
+	l.when(enough && m.TTFT > slowTTFT, FirstTokenSlow, m.Name,
+		fmt.Sprintf("one in a hundred requests waits over %s for its first token", Brief(m.TTFT)))
+	other := m.Trust.Disagreeing
+	l.when(len(other) > 0, WorkerDisagrees, m.Name, enumerate(other)+" made other tokens of a chat than the chat template has", other...)
+	l.when(m.Trust.Distrusted, TokenizerDistrusted, m.Name,
+		"the gateway's tokenizer or chat template disagrees with the workers': it is not used")
+	l.when(m.ShutPairs > 0, PairsShut, m.Name, fmt.Sprintf("%d pairs of workers hand over no prompts: too slow, or failing", m.ShutPairs))
 }
 
 // greedy returns the class that makes up nearly all of what is refused or, if nothing is, of what waits.
@@ -312,23 +292,26 @@ func (p *Pool) full() (full float64, kind Kind, reason string) {
 		}
 	}
 	serve, kv := p.serving(), share(blocks, total)
-	kind, reason = PoolLimit, string(p.Role)+" is the bottleneck: "
+	booked := fmt.Sprint(requests, " requests")
 	switch full = share(requests, slots); {
 	case p.Role == pools.Prefill:
-		full = share(tokens, serve*stepTokens)
-		reason += figure(float64(tokens)) + " tokens"
-	case kv >= fullShare:
-		full, kind, reason = kv, KVFull, fmt.Sprintf("%.0f %% of the KV blocks", 100*kv)
-	case kv > full:
-		full = kv
-		reason += fmt.Sprintf("%.0f %% of the KV blocks", 100*kv)
-	default:
-		reason += fmt.Sprint(requests, " requests")
+		full, booked = share(tokens, serve*stepTokens), fmt.Sprint(tokens, " tokens")
+		if tokens >= 10_000 {
+			booked = fmt.Sprintf("%dk tokens", tokens/1000)
+		}
+	case kv >= fullShare || kv > full:
+		full, booked = kv, fmt.Sprintf("%.0f %% of the KV blocks", 100*kv)
+	}
+	reason = fmt.Sprintf("%s booked on %d of %d workers", booked, serve, len(p.Workers))
+	if p.Role != pools.Prefill && kv >= fullShare {
+		kind = KVFull
+	} else {
+		kind, reason = PoolLimit, fmt.Sprintf("%s is the bottleneck: %s", p.Role, reason)
 	}
 	if p.Desired > serve {
 		full = max(full, share(p.Desired, serve))
 	}
-	return full, kind, reason + fmt.Sprintf(" booked on %d of %d workers", serve, len(p.Workers))
+	return full, kind, reason
 }
 
 // share returns a part of all, 0 if all is unknown.
@@ -348,17 +331,6 @@ func enumerate(all []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), more)
 	}
 	return strings.Join(all, ", ")
-}
-
-// figure formats a number in two to three digits.
-func figure(n float64) string {
-	switch {
-	case n >= 10_000:
-		return fmt.Sprintf("%.0fk", n/1000)
-	case n >= 1000:
-		return fmt.Sprintf("%.1fk", n/1000)
-	}
-	return fmt.Sprintf("%.0f", n)
 }
 
 // Brief formats a duration in one unit: s, min, h or days.

@@ -113,8 +113,10 @@ var table = []row{
 	{ClassOverload, Warning, "Slow the clients of this class down, or give the class a larger quantum.", lessCapacity},
 	{KVFull, Warning, "Add decode workers, or lower the clients' max_tokens.", lessCapacity},
 	{PoolLimit, Warning, "Add workers of this role, or slow clients down.", append(lessCapacity, KVFull, ClassOverload)},
-	{RequestsFail, Critical, "Read the lines \"leg failed\" of the log: they name the worker and the error.", append(lessCapacity, ClassOverload, KVFull, PoolLimit)},
-	{RetriesRefused, Warning, "Find the one cause of many failures in the lines \"leg failed\" of the log.", append(lessCapacity, RequestsFail)},
+	{RequestsFail, Critical, "Read the lines \"leg failed\" of the log: they name the worker and the error.",
+		append(lessCapacity, ClassOverload, KVFull, PoolLimit)},
+	{RetriesRefused, Warning, "Find the one cause of many failures in the lines \"leg failed\" of the log.",
+		append(lessCapacity, RequestsFail)},
 	{FirstTokenSlow, Warning, "Open the slowest requests in the console and see which part takes longest.",
 		append(lessCapacity, ClassOverload, KVFull, PoolLimit, PairsShut)},
 	{TokenizerDistrusted, Warning, "Give the gateway the engines' tokenizer and chat template, then send SIGHUP.", []Kind{WorkerDisagrees}},
@@ -155,6 +157,13 @@ func (l *list) add(k Kind, model string, role pools.Role, reason string, workers
 		Help: HelpURL + string(k) + ".md", model: model, role: role,
 	})
 	return &(*l)[len(*l)-1]
+}
+
+// when adds a problem of a model or, without one, of the gateway, if there is one.
+func (l *list) when(is bool, k Kind, model, reason string, workers ...string) {
+	if is {
+		l.add(k, model, "", reason, workers...)
+	}
 }
 
 // criticalIf makes the problem critical or a warning.

@@ -55,7 +55,9 @@ func (f *Facts) all(role pools.Role, state string) {
 
 // refuse has the model's queue be full.
 func (f *Facts) refuse(classes ...queue.ClassStats) {
-	f.Queues = map[string]queue.Stats{"m": {Waiting: 10, Oldest: 8 * time.Second, RefusedTotal: 60, ExpiredTotal: 10, GrantedTotal: 30, Classes: classes}}
+	f.Queues = map[string]queue.Stats{"m": {
+		Waiting: 10, Oldest: 8 * time.Second, RefusedTotal: 60, ExpiredTotal: 10, GrantedTotal: 30, Classes: classes,
+	}}
 	f.Models[0].TTFT, f.Models[0].Ended = 9*time.Second, 100
 }
 

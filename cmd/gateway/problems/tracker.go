@@ -1,6 +1,8 @@
 package problems
 
 import (
+	"iter"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -21,13 +23,16 @@ const (
 	sameFor = time.Minute
 )
 
+// mostLeft bounds the ended processes that are kept.
+const mostLeft = 4096
+
 // Tracker keeps what a moment does not show: ages, returns of workers, speeds before a restart, refusals. Its owner
 // calls Update about once a second and guards it. The zero value is ready.
 type Tracker struct {
 	since   map[string]span // problems by kind and subject
 	workers map[string]*past
-	before  map[string][]old // by pool and device: the processes that have ended
-	totals  []totals         // lately
+	left    []*past  // processes that another one has replaced
+	totals  []totals // lately
 	began   time.Time
 }
 
@@ -40,13 +45,7 @@ type past struct {
 	span               // of the process
 	served        bool // at the latest update
 	returns       []time.Time
-	usual         float64
-}
-
-// old is the usual speed of a process that has ended.
-type old struct {
-	at    time.Time
-	speed float64
+	usual         float64 // speed, 0 unknown
 }
 
 // totals are those of one moment.
@@ -55,10 +54,10 @@ type totals struct {
 	Totals
 }
 
-// Update returns the problems of now. It completes f.
+// Update returns the problems of now, never nil. It completes f.
 func (t *Tracker) Update(f *Facts) []Problem {
 	if t.since == nil {
-		t.since, t.workers, t.before, t.began = map[string]span{}, map[string]*past{}, map[string][]old{}, f.Now
+		t.since, t.workers, t.began = map[string]span{}, map[string]*past{}, f.Now
 	}
 	t.totals = slices.DeleteFunc(append(t.totals, totals{f.Now, f.Totals}), func(was totals) bool { return f.Now.Sub(was.at) > lately })
 	f.before = t.totals[0].Totals
@@ -67,25 +66,22 @@ func (t *Tracker) Update(f *Facts) []Problem {
 			t.meet(f, &f.Pools[i], &f.Pools[i].Workers[j])
 		}
 	}
-	t.forget(f.Now)
+	old := func(p *past) bool { return f.Now.Sub(p.last) > rolloutWindow }
+	maps.DeleteFunc(t.workers, func(_ string, p *past) bool { return old(p) })
+	t.left = slices.DeleteFunc(t.left, old)
 	for i := range f.Pools {
 		t.compare(f, &f.Pools[i])
 	}
 	all := Find(f)
 	for i := range all {
 		key := string(all[i].Kind) + " " + all[i].Subject
-		s := t.since[key]
-		if s.first.IsZero() {
+		s, known := t.since[key]
+		if s.last = f.Now; !known {
 			s.first = f.Now
 		}
-		s.last = f.Now
 		all[i].Since, t.since[key] = s.first, s
 	}
-	for key, s := range t.since {
-		if f.Now.Sub(s.last) > sameFor {
-			delete(t.since, key)
-		}
-	}
+	maps.DeleteFunc(t.since, func(_ string, s span) bool { return f.Now.Sub(s.last) > sameFor })
 	return all
 }
 
@@ -96,8 +92,10 @@ func (t *Tracker) meet(f *Facts, p *Pool, w *Worker) {
 	case known == nil || w.Process != "" && known.process != w.Process:
 		began := &past{pool: p.device(w), process: w.Process, span: span{first: f.Now}}
 		if known != nil {
-			t.end(known, f.Now)
 			began.returns = append(known.returns, f.Now)
+			if known.usual > 0 && len(t.left) < mostLeft {
+				t.left = append(t.left, known)
+			}
 		}
 		known, t.workers[w.ID] = began, began
 	case w.serves() && (!known.served || f.Now.Sub(known.last) > lately):
@@ -119,50 +117,19 @@ func (t *Tracker) meet(f *Facts, p *Pool, w *Worker) {
 // device names the workers that a worker of the pool is compared with.
 func (p *Pool) device(w *Worker) string { return p.Model + "/" + string(p.Role) + " " + w.DeviceClass }
 
-// mostOld bounds the ended processes that are kept of a pool.
-const mostOld = 256
-
-// end keeps the speed of a process that has ended.
-func (t *Tracker) end(w *past, now time.Time) {
-	if all := t.before[w.pool]; w.usual > 0 && len(all) < mostOld {
-		t.before[w.pool] = append(all, old{now, w.usual})
-	}
-}
-
-// forget drops what is too old to matter.
-func (t *Tracker) forget(now time.Time) {
-	for id, w := range t.workers {
-		if now.Sub(w.last) > flapWindow {
-			t.end(w, now)
-			delete(t.workers, id)
-		}
-	}
-	for pool, all := range t.before {
-		if all = slices.DeleteFunc(all, func(o old) bool { return now.Sub(o.at) > rolloutWindow }); len(all) == 0 {
-			delete(t.before, pool)
-		} else {
-			t.before[pool] = all
-		}
-	}
-}
-
-// compare sets the speed that a pool's restarted workers are compared with: that of the processes before.
+// compare sets the speed that a pool's young workers, of one device, are compared with: that of the processes before.
 func (t *Tracker) compare(f *Facts, p *Pool) {
-	var speeds []float64
-	for i := range p.Workers {
-		if !p.Workers[i].young {
-			continue
-		}
-		key := p.device(&p.Workers[i])
-		for _, o := range t.before[key] {
-			speeds = append(speeds, o.speed)
-		}
-		for _, known := range t.workers {
-			if known.pool == key && known.last.Before(f.Now) && known.usual > 0 { // it has left
-				speeds = append(speeds, known.usual)
+	young := slices.IndexFunc(p.Workers, func(w Worker) bool { return w.young })
+	if young < 0 {
+		return
+	}
+	speeds, key := []float64(nil), p.device(&p.Workers[young])
+	for _, from := range []iter.Seq[*past]{slices.Values(t.left), maps.Values(t.workers)} {
+		for old := range from {
+			if old.pool == key && old.last.Before(f.Now) && old.usual > 0 {
+				speeds = append(speeds, old.usual)
 			}
 		}
-		break // a rollout is of one device
 	}
 	p.usual = median(speeds)
 }
