@@ -171,8 +171,8 @@ func (l *list) pool(f *Facts, p *Pool) {
 	}
 }
 
-// compare sets the context that most workers have, of two the longer one, and the young workers' share of the usual
-// speed if they are half of the pool and slower.
+// compare sets the context that most workers have, of two the longer one. If half of the workers are young and slower
+// than usual, it sets their share of the usual speed.
 func (p *Pool) compare() {
 	var speeds []float64
 	count := map[int]int{}

@@ -165,7 +165,7 @@ func TestCausesComeFirst(t *testing.T) {
 			f.Models[0].Trust.Disagreeing, f.Models[0].Trust.Distrusted = []string{"prefill-2"}, true
 		}, "worker_disagrees warning, tokenizer_distrusted warning <- worker_disagrees", "prefill-2 made other tokens of a chat"},
 		"another context at one worker": {func(f *Facts) { f.pool("decode").Workers[1].Context = 2048 },
-			"worker_disagrees warning", "1 of 2 decode workers have another context than most: decode-2, 2048 tokens instead of 4096; the shortest bounds all requests"},
+			"worker_disagrees warning", "1 of 2 decode workers have another context than most: decode-2, 2048 tokens instead of 4096"},
 		"one of three has a longer context": {func(f *Facts) {
 			p := f.pool("decode")
 			p.Workers = append(p.Workers, p.Workers[0])
