@@ -124,10 +124,9 @@ func (l *list) Order(column string) string {
 // detail is one request's page.
 type detail struct {
 	Request
-	Bars        []bar
-	Choices     []choice
-	FamilyName  string
-	Unexplained bool // no candidate's terms were recorded
+	Bars       []bar
+	Choices    []choice
+	FamilyName string
 }
 
 // bar is one row of the waterfall. X and W are in thousandths of the request's time.
@@ -149,9 +148,6 @@ type choice struct {
 }
 
 func (c *Console) requestPage(name string) edge.Page {
-	if text, err := url.PathUnescape(name); err == nil {
-		name = text
-	}
 	r, ok := c.recorder.Find(name)
 	if !ok {
 		r, ok = c.elsewhere(name)
@@ -169,18 +165,9 @@ func (c *Console) requestPage(name string) edge.Page {
 		}
 		why := leg.of.Why
 		why.Terms = slices.Clone(why.Terms)
-		slices.SortStableFunc(why.Terms, func(a, b router.Term) int {
-			switch {
-			case a.Cost < b.Cost:
-				return -1
-			case a.Cost > b.Cost:
-				return 1
-			}
-			return 0
-		})
+		slices.SortStableFunc(why.Terms, func(a, b router.Term) int { return cmp.Compare(a.Cost, b.Cost) })
 		credited := slices.ContainsFunc(why.Terms, func(t router.Term) bool { return t.CreditDecay > 0 })
 		d.Choices = append(d.Choices, choice{leg.role, leg.of.Worker, why, credited})
-		d.Unexplained = d.Unexplained || len(why.Terms) == 0
 	}
 	return edge.Page{
 		Status: http.StatusOK, ContentType: html,
@@ -195,8 +182,8 @@ func (c *Console) elsewhere(name string) (r Request, ok bool) {
 		return Request{Gateway: e.Message}, false
 	}
 	all := report.(*RequestsReport)
-	for _, r := range all.Requests {
-		return r, true
+	if len(all.Requests) > 0 {
+		return all.Requests[0], true
 	}
 	silent := 0
 	for _, other := range all.Others {

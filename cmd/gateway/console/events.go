@@ -2,9 +2,11 @@ package console
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
@@ -12,9 +14,9 @@ import (
 )
 
 const (
-	// shownEvents is how many events the page shows, and maxMarks how many the charts.
+	// shownEvents is how many events the page shows, and marksOfKind how many of one kind the charts.
 	shownEvents = "200"
-	maxMarks    = 60
+	marksOfKind = 20
 )
 
 // eventsData returns the events that the query selects, latest first.
@@ -26,10 +28,8 @@ func (c *Console) eventsData(q url.Values) (any, string) {
 		Query   url.Values
 		Problem string
 	}{Kinds: observe.Kinds, Query: q}
-	asked := url.Values{"limit": {shownEvents}}
-	for _, name := range []string{"since", "until", "kind", "worker", "group"} {
-		asked.Set(name, q.Get(name))
-	}
+	asked := maps.Clone(q)
+	asked.Set("limit", shownEvents)
 	if report, e := c.src.Past("/events", asked); e != nil {
 		page.Problem = e.Param + ": " + e.Message
 	} else {
@@ -46,18 +46,18 @@ type mark struct {
 	Bad  bool    `json:"bad"`
 }
 
-// marks returns the latest events of the charts' time that an operator would look for.
+// marks returns the latest events of each kind in the charts' time that an operator would look for.
 func (c *Console) marks() edge.Page {
-	all := []mark{}
-	for _, e := range c.src.Journal.Events(observe.Range{Since: time.Now().Add(-maxPoints * pointEvery)}) {
-		if e.Bad() || slices.Contains([]string{"worker", "operator", "settings", "group"}, e.Kind) {
-			text := date(e.Time, clock) + " " + e.Message
-			if e.Worker != "" {
-				text += " " + e.Worker
-			}
+	all, of := []mark{}, map[string]int{}
+	for _, e := range slices.Backward(c.src.Journal.Events(observe.Range{Since: time.Now().Add(-maxPoints * pointEvery)})) {
+		looked := e.Bad() || slices.Contains([]string{"worker", "operator", "settings", "group"}, e.Kind)
+		if looked && of[e.Kind] < marksOfKind {
+			of[e.Kind]++
+			text := strings.TrimSpace(date(e.Time, clock) + " " + e.Message + " " + e.Worker)
 			all = append(all, mark{seconds(e.Time), text, e.Bad()})
 		}
 	}
-	b, _ := json.Marshal(all[max(0, len(all)-maxMarks):])
+	slices.Reverse(all)
+	b, _ := json.Marshal(all)
 	return edge.Page{Status: http.StatusOK, ContentType: "application/json", Body: b}
 }

@@ -93,20 +93,15 @@ func (w *worker) slots() int { return w.MaxNumSeqs * max(1, w.Ranks) }
 // total returns the worker's KV blocks over its ranks; 0 if unknown.
 func (w *worker) total() int { return w.TotalBlocks * max(1, w.Ranks) }
 
-// Used returns the booked share of its KV blocks, in percent.
-func (w *worker) Used() int {
-	if w.total() == 0 {
-		return 0
-	}
-	return min(100, w.ActiveBlocks*100/w.total())
-}
+// Used and Filled return the booked and the cached share of its KV blocks, in percent; 0 if the total is unknown.
+func (w *worker) Used() int   { return w.percent(w.ActiveBlocks) }
+func (w *worker) Filled() int { return w.percent(w.CachedBlocks) }
 
-// Filled returns the cached share of its KV blocks, in percent.
-func (w *worker) Filled() int {
+func (w *worker) percent(blocks int) int {
 	if w.total() == 0 {
 		return 0
 	}
-	return min(100, w.CachedBlocks*100/w.total())
+	return min(100, blocks*100/w.total())
 }
 
 // Text returns a figure as text, for pages and events.

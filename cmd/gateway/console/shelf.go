@@ -153,22 +153,14 @@ func parseQuery(q url.Values, now time.Time) (s query, param string, err error) 
 // fits reports whether a finished request is selected. session is the digest of the query's.
 func (q *query) fits(t *trace, session uint64) bool {
 	s := &t.sum
+	outcome := q.outcome == "" || q.outcome == s.Outcome
 	switch q.outcome {
-	case "":
 	case "failed":
-		if t.kind != failed {
-			return false
-		}
+		outcome = t.kind == failed
 	case "refused":
-		if t.kind != refusedOrLeft || s.Outcome == fault.ClientGone.String() {
-			return false
-		}
-	default:
-		if s.Outcome != q.outcome {
-			return false
-		}
+		outcome = t.kind == refusedOrLeft && s.Outcome != fault.ClientGone.String()
 	}
-	return (q.id == "" || t.id == q.id || t.name == q.id) && (q.model == "" || t.model == q.model) &&
+	return outcome && (q.id == "" || t.id == q.id || t.name == q.id) && (q.model == "" || t.model == q.model) &&
 		(q.worker == "" || s.Prefill.Worker == q.worker || s.Decode.Worker == q.worker || t.met(q.worker)) &&
 		(q.class == "" || s.Class == q.class) && (q.session == "" || s.session == session) &&
 		!t.arrived.Before(q.since) && (q.until.IsZero() || !t.arrived.After(q.until))

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -180,6 +182,34 @@ func TestRequestElsewhere(t *testing.T) {
 	assert.Contains(t, string(page.Body), "kept by &lt;i&gt;gw-b · ")
 	assert.Contains(t, string(page.Body), "<code>far &lt;b&gt;</code>")
 	assert.Equal(t, 2, asked)
+	serve(c.recorder, newRecord(1), 0, 0, 0, 0)
+	c.recorder.live, c.recorder.shelves[succeeded].at(0).id = nil, "half%41"
+	for path, query := range map[string]string{"/console/requests/half%41": "", "/console/requests": "id=half%2541"} {
+		assert.Equal(t, http.StatusOK, c.Page(path, query).Status, "an id with a percent sign: %s", path)
+	}
+}
+
+// A flood of one kind of events leaves the marks of the others.
+func TestMarksOfAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := consoleOf(t, 1)
+		log, journal := observe.Journaled(slog.New(slog.DiscardHandler))
+		c.src.Journal = journal
+		log.Warn("worker down", "worker", "w1")
+		for i := range 40 {
+			for _, code := range []string{"a", "b", "c", "d"} {
+				log.Warn("requests refused", "code", code)
+			}
+			log.Warn("leg failed", "worker", fmt.Sprint("d", i%3))
+			time.Sleep(20 * time.Second)
+		}
+		var all []mark
+		require.NoError(t, json.Unmarshal(c.marks().Body, &all))
+		require.NotEmpty(t, all)
+		assert.Contains(t, all[0].Text, "worker down w1")
+		assert.Len(t, all, 1+2*marksOfKind)
+		assert.True(t, slices.IsSortedFunc(all, func(a, b mark) int { return cmp.Compare(a.At, b.At) }))
+	})
 }
 
 // BenchmarkFind is a list of 50 of as many requests as are kept, whose filter all of them pass.
