@@ -17,8 +17,8 @@ const (
 	MaxAnswer   = 1<<20 - 4<<10
 )
 
-// errAnswer reports an answer above MaxAnswer, which is not sent.
-var errAnswer = errors.New("its answer is too long; ask for less")
+// errAnswer reports an empty answer: there is none, or one above MaxAnswer, which is not sent.
+var errAnswer = errors.New("it has no answer below 1 MiB")
 
 // Answer is another gateway's answer to a query, or why there is none. Its body is what the gateway sent: check it.
 type Answer struct {

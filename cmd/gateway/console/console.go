@@ -65,7 +65,7 @@ type Console struct {
 	known    map[string]seen // workers, by pool and id
 	pages    map[string]*rendering
 	others   map[string]other // by gateway, as of answered
-	asked    time.Time        // when a page last showed them
+	shown    time.Time        // when a page last had them
 	answered time.Time
 }
 

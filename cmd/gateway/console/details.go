@@ -175,7 +175,7 @@ func (c *Console) requestPage(name string) edge.Page {
 	}
 }
 
-// elsewhere asks the other gateways of the group for a request. If none has it, Gateway is what to tell the reader.
+// elsewhere requests it from the other gateways of the group. If none has it, Gateway is the text of the page.
 func (c *Console) elsewhere(name string) (r Request, ok bool) {
 	report, e := c.src.Past("/requests", url.Values{"id": {name}, "group": {"true"}})
 	if e != nil {

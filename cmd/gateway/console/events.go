@@ -50,8 +50,8 @@ type mark struct {
 func (c *Console) marks() edge.Page {
 	all, of := []mark{}, map[string]int{}
 	for _, e := range slices.Backward(c.src.Journal.Events(observe.Range{Since: time.Now().Add(-maxPoints * pointEvery)})) {
-		looked := e.Bad() || slices.Contains([]string{"worker", "operator", "settings", "group"}, e.Kind)
-		if looked && of[e.Kind] < marksOfKind {
+		wanted := e.Bad() || slices.Contains([]string{"worker", "operator", "settings", "group"}, e.Kind)
+		if wanted && of[e.Kind] < marksOfKind {
 			of[e.Kind]++
 			text := strings.TrimSpace(date(e.Time, clock) + " " + e.Message + " " + e.Worker)
 			all = append(all, mark{seconds(e.Time), text, e.Bad()})

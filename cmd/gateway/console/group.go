@@ -40,8 +40,8 @@ const (
 	// maxSettings and maxValue bound what is kept of another gateway's settings.
 	maxSettings = 512
 	maxValue    = 512
-	// askedFor is how long figures of the other gateways are requested after a page was.
-	askedFor = 15 * time.Second
+	// freshFor is how long other gateways' figures are requested after a page with them, and how old they may be on one.
+	freshFor = 15 * time.Second
 )
 
 // other is another gateway's latest answer, or why there is none.
@@ -105,17 +105,17 @@ func (c *Console) follow(ctx context.Context) {
 			return
 		case now := <-ticks.C:
 			c.mu.Lock()
-			wanted := c.viewers > 0 || now.Sub(c.asked) < askedFor
+			wanted := c.viewers > 0 || now.Sub(c.shown) < freshFor
 			c.mu.Unlock()
 			if wanted {
-				c.ask(ctx)
+				c.refresh(ctx)
 			}
 		}
 	}
 }
 
-// ask requests the other gateways' figures and settings. It waits for those that do not answer, as long as a query may.
-func (c *Console) ask(ctx context.Context) {
+// refresh requests the other gateways' figures and settings. It waits for those that do not answer, as long as a query may.
+func (c *Console) refresh(ctx context.Context) {
 	if c.src.Query == nil {
 		return
 	}
@@ -139,7 +139,7 @@ func (c *Console) ask(ctx context.Context) {
 func (c *Console) latestOf(now time.Time) map[string]other {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = now
+	c.shown = now
 	return c.others
 }
 
@@ -151,7 +151,7 @@ type gateway struct {
 
 // gatewayColumns are the columns behind the name.
 var gatewayColumns = []tableColumn{
-	{"state", "State", "", false, nil}, {"heard", "Heard", "", true, nil},
+	{"state", "State", "", false, nil}, {"age", "Last message", "", true, nil},
 	{"requests", "Requests of both legs", "Booked on all workers", true, nil},
 	{"rate", "Requests", "Ended, a second", true, nil}, {"tokens", "Tokens", "", true, nil},
 	{"ttft50", "TTFT p50", "Of the slowest model", true, nil}, {"ttft99", "TTFT p99", "", true, nil},
@@ -179,7 +179,7 @@ func (c *Console) gateways(peers []replica.Peer, now time.Time) []gateway {
 			state += ", no figures"
 		}
 		of := gateway{p.Name, o.texts(state)}
-		of.texts["heard"], of.texts["requests"] = fmt.Sprintf("%.1f s ago", p.Age.Seconds()), count(p.Requests)
+		of.texts["age"], of.texts["requests"] = fmt.Sprintf("%.1f s ago", p.Age.Seconds()), count(p.Requests)
 		for field := range of.texts {
 			if v, known := o.Figures[field]; known {
 				sum.add(field, v)

@@ -65,7 +65,7 @@ func TestGroupOnOnePage(t *testing.T) {
 	c.src.Query = func(context.Context, string) []replica.Answer {
 		return []replica.Answer{{Gateway: "gw-b", Body: same.Answer()}}
 	}
-	c.ask(t.Context())
+	c.refresh(t.Context())
 	_, found, _ := c.differences(time.Now())
 	assert.Empty(t, found, "where both have the same long value")
 }

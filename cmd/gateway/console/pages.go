@@ -208,10 +208,10 @@ func (c *Console) settingsData(q url.Values) (any, string) {
 		}
 	}
 	c.mu.Lock()
-	recent := time.Since(c.answered) < askedFor
+	recent := time.Since(c.answered) < freshFor
 	c.mu.Unlock()
 	if !recent {
-		c.ask(context.Background())
+		c.refresh(context.Background())
 	}
 	gateways, differences, silent := c.differences(time.Now())
 	return struct {

@@ -91,7 +91,7 @@ func TestOtherGateways(t *testing.T) {
 	c.src.Peers, c.src.Name = func() []replica.Peer { return peers }, func() string { return "gw-a" }
 	page := string(c.Page("/", "").Body)
 	for _, part := range []string{
-		"<h2>Gateways</h2>", `<th scope="row">gw-a</th><td data-live="g.gw-a.state">this gateway</td>`, `<th scope="row">gw-b</th><td data-live="g.gw-b.state">whole</td><td class="n" data-live="g.gw-b.heard">0.1 s ago</td><td class="n" data-live="g.gw-b.requests">12</td>`,
+		"<h2>Gateways</h2>", `<th scope="row">gw-a</th><td data-live="g.gw-a.state">this gateway</td>`, `<th scope="row">gw-b</th><td data-live="g.gw-b.state">whole</td><td class="n" data-live="g.gw-b.age">0.1 s ago</td><td class="n" data-live="g.gw-b.requests">12</td>`,
 		`<th scope="row">gw-c</th><td data-live="g.gw-c.state">silent</td>`,
 	} {
 		assert.Contains(t, page, part)
@@ -111,7 +111,7 @@ func TestOtherGateways(t *testing.T) {
 	}()
 	c.advance(time.Now(), false)
 	whole := <-events
-	for key, want := range map[string]string{"g.gw-b.state": "whole", "g.gw-b.heard": "0.1 s ago", "g.gw-b.requests": "12",
+	for key, want := range map[string]string{"g.gw-b.state": "whole", "g.gw-b.age": "0.1 s ago", "g.gw-b.requests": "12",
 		"g.gw-c.state": "silent", "g.gw-c.requests": "0"} {
 		assert.Equal(t, want, whole.Live[key], key)
 	}
