@@ -118,7 +118,7 @@ func TestReplicas(t *testing.T) {
 	assert.InDelta(t, 4, c.requests()["decode-1"], 1, "of 8 requests of two gateways, on the first of two workers")
 
 	_, page := get(c.url + "/")
-	assert.Contains(t, page, "Other gateways")
+	assert.Contains(t, page, "Gateways of the group")
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	assert.Contains(t, page, fmt.Sprintf(`data-live="g.%s:%d.requests">5<`, host, port))
