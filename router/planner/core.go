@@ -86,12 +86,6 @@ const (
 	Lost          Reason = "lost"                 // the move failed; the worker takes no requests
 )
 
-// Reasons returns all reasons.
-func Reasons() []Reason {
-	return []Reason{Hold, Short, Spare, Cooling, Reversed, NoDonor, NoCompatible, MinPool, ViewNotWhole, ModelNotFit,
-		PendingWorker, AdviseOnly, Moved, Restored, Lost}
-}
-
 // Worker is a worker of a pool and what is known of it.
 type Worker struct {
 	*pools.Worker
