@@ -64,8 +64,8 @@ type Console struct {
 	latest   *tick
 	known    map[string]seen // workers, by pool and id
 	pages    map[string]*rendering
-	others   map[string]other // by gateway, as of answered
-	shown    time.Time        // when a page last had them
+	others   map[string]answer // by gateway, as of answered
+	shown    time.Time         // when a page last had them
 	answered time.Time
 }
 

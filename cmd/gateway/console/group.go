@@ -22,6 +22,7 @@ const Question = "gateway"
 type answer struct {
 	Figures  map[string]float64 `json:"figures"`
 	Settings map[string]string  `json:"settings"`
+	err      error              // why there is none
 }
 
 // add adds another's figure: rates and counts are summed, of latencies the highest counts. NaN is unknown.
@@ -43,12 +44,6 @@ const (
 	// freshFor is how long other gateways' figures are requested after a page with them, and how old they may be on one.
 	freshFor = 15 * time.Second
 )
-
-// other is another gateway's latest answer, or why there is none.
-type other struct {
-	answer
-	err error
-}
 
 // errAnswer reports an answer that is not a gateway's.
 var errAnswer = errors.New("its answer cannot be read")
@@ -119,11 +114,11 @@ func (c *Console) refresh(ctx context.Context) {
 	if c.src.Query == nil {
 		return
 	}
-	all := map[string]other{}
+	all := map[string]answer{}
 	for _, a := range c.src.Query(ctx, Question) {
-		o := other{err: a.Err}
-		if o.err == nil && (json.Unmarshal(a.Body, &o.answer) != nil || o.Settings == nil || len(o.Settings) > maxSettings) {
-			o = other{err: errAnswer}
+		o := answer{err: a.Err}
+		if o.err == nil && (json.Unmarshal(a.Body, &o) != nil || o.Settings == nil || len(o.Settings) > maxSettings) {
+			o = answer{err: errAnswer}
 		}
 		for name, value := range o.Settings {
 			o.Settings[name] = bounded(value)
@@ -136,7 +131,7 @@ func (c *Console) refresh(ctx context.Context) {
 }
 
 // latestOf returns the latest answers, and has them kept up to date.
-func (c *Console) latestOf(now time.Time) map[string]other {
+func (c *Console) latestOf(now time.Time) map[string]answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shown = now

@@ -137,7 +137,8 @@ func parseQuery(q url.Values, now time.Time) (s query, param string, err error) 
 	if err != nil {
 		return s, param, err
 	}
-	name, reverse := strings.CutPrefix(cmp.Or(q.Get("sort"), "arrived"), "+")
+	column := strings.Replace(q.Get("sort"), " ", "+", 1) // a URL has + for a space
+	name, reverse := strings.CutPrefix(cmp.Or(column, "arrived"), "+")
 	at := slices.IndexFunc(requestColumns, func(c requestColumn) bool { return c.Name == name })
 	if at < 0 {
 		return s, "sort", fmt.Errorf("there is no column %.40q", name)

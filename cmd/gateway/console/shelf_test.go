@@ -111,7 +111,8 @@ func TestFindRequests(t *testing.T) {
 			"": "6 5 4 3 2 1", "sort=%2Barrived": "1 2 3 4 5 6", "limit=2": "6 5", "class=batch": "1", "session=their-secret": "2", "session=x": "",
 			"model=n": "3", "worker=d1": "3 2 1", "worker=p1&limit=1": "3", "worker=d2": "", "outcome=failed": "4", "outcome=refused": "5",
 			"outcome=client_gone": "6", "outcome=ok": "3 2 1", "outcome=server_is_overloaded": "5", "sort=total&outcome=ok": "1 2 3",
-			"sort=%2Btotal&outcome=ok": "3 2 1", "sort=ttft&outcome=ok": "3 2 1", "sort=itl&outcome=ok": "1 2 3", "sort=prompt&limit=1": "3",
+			"sort=%2Btotal&outcome=ok": "3 2 1", "sort=+total&outcome=ok": "3 2 1",
+			"sort=ttft&outcome=ok": "3 2 1", "sort=itl&outcome=ok": "1 2 3", "sort=prompt&limit=1": "3",
 			"id=client-2": "2", "id=own-3": "3", "since=10s": "6 5 4 3", "until=" + url.QueryEscape(began.Format(time.RFC3339)): "1",
 		} {
 			ids, _ := selected(t, c, query)
