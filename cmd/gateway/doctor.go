@@ -62,8 +62,7 @@ func (s *doctorSettings) examine(ctx context.Context, out io.Writer) error {
 	if s.JSON {
 		fmt.Fprintf(out, "%s\n", raw)
 	} else {
-		columns, _ := terminal.Size(out)
-		printProblems(out, &all, columns)
+		printProblems(out, &all)
 	}
 	for _, p := range all.Problems {
 		switch p.Severity {
@@ -77,7 +76,8 @@ func (s *doctorSettings) examine(ctx context.Context, out io.Writer) error {
 }
 
 // printProblems prints the problems in words.
-func printProblems(out io.Writer, all *problems.Report, columns int) {
+func printProblems(out io.Writer, all *problems.Report) {
+	columns, _ := terminal.Size(out)
 	if len(all.Problems) == 0 {
 		fmt.Fprintln(out, "nothing is wrong")
 	}

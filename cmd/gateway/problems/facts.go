@@ -2,6 +2,7 @@ package problems
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
@@ -35,6 +36,8 @@ type Facts struct {
 type Totals struct {
 	Queues         map[string]queue.Stats // by model; not changed later
 	RetriesRefused uint64
+
+	at time.Time // of [Tracker]
 }
 
 // queue returns a model's queue, its totals counted lately. Expired requests count as refused.
@@ -82,6 +85,9 @@ type Worker struct {
 func (w *Worker) serves() bool {
 	return w.State == pools.Up.String() && (w.Circuit == "" || w.Circuit == fault.Closed)
 }
+
+// worker names a worker of the pool by its role.
+func (p *Pool) worker() string { return strings.TrimPrefix(string(p.Role)+" worker", "both ") }
 
 // Model is a model's outcomes and tokenizer.
 type Model struct {

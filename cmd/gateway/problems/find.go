@@ -134,7 +134,7 @@ func (l *list) pool(f *Facts, p *Pool) {
 			w := &p.Workers[i]
 			ids, states = append(ids, w.ID), append(states, w.ID+" is "+strings.Replace(w.State, "up", "failing", 1))
 		}
-		reason := fmt.Sprintf("no %s worker serves: %s", p.Role, cmp.Or(enumerate(states), "all have left"))
+		reason := fmt.Sprintf("no %s serves: %s", p.worker(), cmp.Or(enumerate(states), "all have left"))
 		if p.Role == pools.Prefill && f.Fallback && decode {
 			instead = true
 			reason += "; decode workers compute prompts meanwhile"
@@ -160,14 +160,14 @@ func (l *list) pool(f *Facts, p *Pool) {
 		if len(ids) == 0 {
 			continue
 		}
-		reason := fmt.Sprintf("%d of %d %s workers %s: %s", len(ids), all, p.Role, c.text, enumerate(ids))
+		reason := fmt.Sprintf("%d of %d %ss %s: %s", len(ids), all, p.worker(), c.text, enumerate(ids))
 		if more != "" {
 			reason += ", " + more
 		}
 		l.add(c.kind, p.Model, p.Role, reason, ids...).part = float64(len(ids)) / float64(all)
 	}
 	if have := all - p.count(func(w *Worker) bool { return w.State == "draining" }); p.Desired > have {
-		l.add(TooFewWorkers, p.Model, p.Role, fmt.Sprintf("the load needs %d %s workers, and there are %d", p.Desired, p.Role, have))
+		l.add(TooFewWorkers, p.Model, p.Role, fmt.Sprintf("the load needs %d %ss, and there are %d", p.Desired, p.worker(), have))
 	}
 }
 
@@ -306,7 +306,7 @@ func (p *Pool) full() (full float64, kind Kind, reason string) {
 	if p.Role != pools.Prefill && kv >= fullShare {
 		kind = KVFull
 	} else {
-		kind, reason = PoolLimit, fmt.Sprintf("%s is the bottleneck: %s", p.Role, reason)
+		kind, reason = PoolLimit, strings.Replace(string(p.Role), "both", "the pool", 1)+" is the bottleneck: "+reason
 	}
 	if p.Desired > serve {
 		full = max(full, share(p.Desired, serve))
@@ -315,7 +315,12 @@ func (p *Pool) full() (full float64, kind Kind, reason string) {
 }
 
 // share returns a part of all, 0 if all is unknown.
-func share(part, all int) float64 { return float64(part) / float64(max(1, all)) * float64(min(1, all)) }
+func share(part, all int) float64 {
+	if all == 0 {
+		return 0
+	}
+	return float64(part) / float64(all)
+}
 
 // median returns 0 of nothing.
 func median(of []float64) float64 {

@@ -146,6 +146,11 @@ func TestCausesComeFirst(t *testing.T) {
 		"decode has left, both serves": {func(f *Facts) {
 			f.pool("decode").Workers, f.pool("prefill").Role = nil, "both"
 		}, "", ""},
+		"workers of role both are named without it": {func(f *Facts) {
+			f.Pools = f.Pools[:1]
+			p := &f.Pools[0]
+			p.Role, p.Workers[0].State, p.Desired = pools.Both, "lost", 3
+		}, "worker_lost warning, too_few_workers info <- worker_lost", "1 of 2 workers do not respond: "},
 		"decode has left": {func(f *Facts) { f.pool("decode").Workers = nil }, "pool_dead critical", "no decode worker serves: all have left"},
 		"a certificate": {func(f *Facts) { f.Certificates = map[string]time.Time{"clients": noon.Add(50 * time.Hour)} },
 			"certificate_ends warning", "the certificate for clients ends in 2 days"},

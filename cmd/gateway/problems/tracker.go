@@ -1,7 +1,6 @@
 package problems
 
 import (
-	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -23,16 +22,15 @@ const (
 	sameFor = time.Minute
 )
 
-// mostLeft bounds the ended processes that are kept.
-const mostLeft = 4096
+// mostKept bounds the workers that are kept after they have left.
+const mostKept = 4096
 
 // Tracker keeps what a moment does not show: ages, returns of workers, speeds before a restart, refusals. Its owner
 // calls Update about once a second and guards it. The zero value is ready.
 type Tracker struct {
-	since   map[string]span // problems by kind and subject
-	workers map[string]*past
-	left    []*past  // processes that another one has replaced
-	totals  []totals // lately
+	since   map[string]span  // problems by kind and subject
+	workers map[string]*past // by id; one that was replaced by its id and process
+	totals  []Totals         // lately
 	began   time.Time
 }
 
@@ -48,27 +46,20 @@ type past struct {
 	usual         float64 // speed, 0 unknown
 }
 
-// totals are those of one moment.
-type totals struct {
-	at time.Time
-	Totals
-}
-
 // Update returns the problems of now, never nil. It completes f.
 func (t *Tracker) Update(f *Facts) []Problem {
 	if t.since == nil {
 		t.since, t.workers, t.began = map[string]span{}, map[string]*past{}, f.Now
 	}
-	t.totals = slices.DeleteFunc(append(t.totals, totals{f.Now, f.Totals}), func(was totals) bool { return f.Now.Sub(was.at) > lately })
-	f.before = t.totals[0].Totals
+	f.at = f.Now
+	t.totals = slices.DeleteFunc(append(t.totals, f.Totals), func(was Totals) bool { return f.Now.Sub(was.at) > lately })
+	f.before = t.totals[0]
 	for i := range f.Pools {
 		for j := range f.Pools[i].Workers {
 			t.meet(f, &f.Pools[i], &f.Pools[i].Workers[j])
 		}
 	}
-	old := func(p *past) bool { return f.Now.Sub(p.last) > rolloutWindow }
-	maps.DeleteFunc(t.workers, func(_ string, p *past) bool { return old(p) })
-	t.left = slices.DeleteFunc(t.left, old)
+	maps.DeleteFunc(t.workers, func(_ string, p *past) bool { return f.Now.Sub(p.last) > rolloutWindow })
 	for i := range f.Pools {
 		t.compare(f, &f.Pools[i])
 	}
@@ -93,8 +84,8 @@ func (t *Tracker) meet(f *Facts, p *Pool, w *Worker) {
 		began := &past{pool: p.device(w), process: w.Process, span: span{first: f.Now}}
 		if known != nil {
 			began.returns = append(known.returns, f.Now)
-			if known.usual > 0 && len(t.left) < mostLeft {
-				t.left = append(t.left, known)
+			if len(t.workers) < mostKept {
+				t.workers[w.ID+"\x00"+known.process] = known
 			}
 		}
 		known, t.workers[w.ID] = began, began
@@ -124,11 +115,9 @@ func (t *Tracker) compare(f *Facts, p *Pool) {
 		return
 	}
 	speeds, key := []float64(nil), p.device(&p.Workers[young])
-	for _, from := range []iter.Seq[*past]{slices.Values(t.left), maps.Values(t.workers)} {
-		for old := range from {
-			if old.pool == key && old.last.Before(f.Now) && old.usual > 0 {
-				speeds = append(speeds, old.usual)
-			}
+	for _, old := range t.workers {
+		if old.pool == key && old.last.Before(f.Now) && old.usual > 0 { // it has left
+			speeds = append(speeds, old.usual)
 		}
 	}
 	p.usual = median(speeds)

@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/pools"
 )
 
 // examineEvery is how often a gateway examines itself.
@@ -119,17 +118,13 @@ func (g *Gateway) addPools(e *examiner, f *problems.Facts) {
 	failures := map[string]string{}
 	for _, c := range e.breakers.States() {
 		if c.Adapter == "" && c.State != fault.Closed {
-			failures[c.Worker+" "+string(c.Leg)] = "the latest with " + c.Last.String()
+			failures[c.Worker] = "the latest with " + c.Last.String()
 		}
 	}
 	for _, r := range g.Fleet.Report() {
 		p := problems.Pool{Model: r.Model, Role: r.Role, Desired: e.observer.Desired(g.Fleet, r.Model, r.Role, f.Queues[r.Model], f.Now)}
-		leg := pools.Decode
-		if r.Role == pools.Prefill {
-			leg = pools.Prefill
-		}
 		for _, w := range r.Workers {
-			one := problems.Worker{WorkerReport: w, Failure: failures[w.ID+" "+string(leg)], Events: events[w.ID].reason}
+			one := problems.Worker{WorkerReport: w, Failure: failures[w.ID], Events: events[w.ID].reason}
 			if events[w.ID].state == follow.Silent {
 				one.Events = cmp.Or(one.Events, "silent")
 			}
