@@ -83,17 +83,24 @@ func (l Load) Demand(utilization float64) (d Demand) {
 type Scaler struct {
 	smooth  float64 // smoothed demand
 	workers int
+	began   time.Time // with the first reading
 	at      time.Time // of the latest reading
 }
 
-// Read adds a reading and returns the desired number, from 1 to scaleStep times the present one. It starts with the
-// present number, so that a new gateway does not shrink the fleet, and returns it while demand is unknown. A reading
-// within scaleLeast of the last changes nothing.
+// Read adds a reading and returns the desired number, from 1 to scaleStep times the present one. For scaleMost it is the
+// present number at least, so that a new gateway, which workers join one by one, does not shrink the fleet. It is the
+// present number while demand is unknown. A reading within scaleLeast of the last changes nothing else.
 func (s *Scaler) Read(l Load, utilization float64, now time.Time) int {
 	present, d := max(1, l.Present), l.Demand(utilization)
 	if s.at.IsZero() || !d.Known {
 		s.smooth, s.workers, s.at = float64(present), present, now
+		if s.began.IsZero() {
+			s.began = now
+		}
 		return s.workers
+	}
+	if now.Sub(s.began) < scaleMost && s.workers < present {
+		s.smooth, s.workers = max(s.smooth, float64(present)), present
 	}
 	since := now.Sub(s.at)
 	if since < scaleLeast {

@@ -149,3 +149,13 @@ func TestArrivals(t *testing.T) {
 	}
 	assert.True(t, a.perSecond <= 1, "after 5 min of nothing: %v", a.perSecond)
 }
+
+// Workers that join a new gateway one after the other are not too many; one that joins later is no reason for more.
+func TestDesiredWhileWorkersJoin(t *testing.T) {
+	var s Scaler
+	begun := time.Unix(1_700_000_000, 0)
+	assert.Equal(t, 1, s.Read(busy(1, .1), 0.8, begun))
+	assert.Equal(t, 2, s.Read(busy(2, .1), 0.8, begun.Add(100*time.Millisecond)))
+	assert.Equal(t, 4, s.Read(busy(4, .1), 0.8, begun.Add(5*time.Second)))
+	assert.Equal(t, 4, s.Read(busy(5, .1), 0.8, begun.Add(2*time.Minute)))
+}
