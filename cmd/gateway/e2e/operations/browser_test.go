@@ -530,5 +530,5 @@ func shot(b *browser, name string, width, height int64, condition string) {
 		return look[bool](b, condition)
 	})
 	assert.LessOrEqual(b.f.T, len(picture), 150_000, "%s bytes", name)
-	require.NoError(b.f.T, os.WriteFile(filepath.Join("..", "..", "..", "docs", name), picture, 0o644))
+	require.NoError(b.f.T, os.WriteFile(filepath.Join("..", "..", "..", "..", "docs", name), picture, 0o644))
 }
