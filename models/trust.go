@@ -10,10 +10,8 @@ import (
 
 const (
 	// distrustAfter is how many consecutive disagreements on one kind of prompt, with any processes, end routing by the
-	// language's tokens. A single one may be that process's fault, and so are all of a process whose prompts others
-	// compute as the language does. Where the others were not compared yet, it takes distrustAlone of it.
+	// language's tokens. A single one may be that process's fault.
 	distrustAfter = 3
-	distrustAlone = 9
 	// provenBy is how many agreements with a process, and no disagreement, a kind needs before its prompts are sent
 	// there as tokens.
 	provenBy = 3
@@ -150,7 +148,7 @@ func (l *Language) compare(w *pools.Worker, kind uint64, same bool) (first, lost
 		own = new(ledger)
 		t.processes[life] = own
 	}
-	theirs := own.note(kind, same)
+	own.note(kind, same)
 	v := t.all.note(kind, same)
 	if same {
 		t.state.Agreed++
@@ -165,25 +163,7 @@ func (l *Language) compare(w *pools.Worker, kind uint64, same bool) (first, lost
 		return first, false
 	}
 	v.right = 0
-	if v.wrong == distrustAfter && theirs != nil && t.excuses(life, kind, theirs.wrong) {
-		v.wrong--
-	}
 	return first, v.wrong == distrustAfter
-}
-
-// excuses reports whether a process's disagreements on a kind, so many, do not count against the language: no other of
-// the model's processes disagrees. The caller holds mu.
-func (t *trust) excuses(life incarnation, kind uint64, wrong uint8) bool {
-	agreed := false
-	for other, own := range t.processes {
-		if v := own.of(kind); other != life && v != nil && t.lives[other] {
-			if v.wrong > 0 {
-				return false
-			}
-			agreed = true
-		}
-	}
-	return agreed || wrong < distrustAlone && len(t.lives) > 1
 }
 
 // misleads reports whether prompts of a kind must not be routed by the language's tokens.

@@ -135,30 +135,6 @@ func TestDistrust(t *testing.T) {
 	expect("read again", FromOwn, 2)
 }
 
-// One worker with another template makes the language distrusted for itself alone, however its prompts come in a row.
-func TestOneWrongWorkerIsNoDistrust(t *testing.T) {
-	a, b := process("a", "1"), process("b", "1")
-	l, prompt, log := trusting(t, "x{{ messages[0].content }}", a, b)
-	l.meet("m")
-	p, _ := prompt("")
-	source := func(more string) Source {
-		_, got := prompt(more)
-		return got
-	}
-	l.compares(7, a, p, false)
-	assert.Equal(t, FromOwn, source(""), "b was not compared yet")
-	l.compares(1, b, p, true)
-	l.compares(200, a, p, false)
-	assert.Equal(t, FromOwn, source(""), "b agrees")
-	assert.Equal(t, []string{"a"}, l.Report()["m"].Disagreeing)
-	l.compares(1, b, p, false)
-	assert.Equal(t, FromText, source(""), "b disagrees too")
-	other, _ := prompt(`,"reasoning_effort":"low"`)
-	l.compares(9, a, other, false)
-	assert.Equal(t, FromText, source(`,"reasoning_effort":"low"`), "nine of a, and b computes none")
-	assert.Equal(t, 2, strings.Count(log.String(), "no longer used"), log)
-}
-
 // A client that makes kinds up, by the thousand, takes no memory and no others' place, and makes no worker distrusted.
 func TestMadeUpKinds(t *testing.T) {
 	a := process("a", "1")

@@ -218,8 +218,13 @@ func wrongTemplate(t *testing.T) {
 		},
 	})
 	well(f, 5*time.Second)
+	const chat = `{"model":"tandem-sim","max_tokens":4,"stream":true,"messages":[{"role":"user","content":"%d %s"}]%s}`
+	// The tokenizer has agreed with a worker, as in any fleet that served before: evidence against it, not the worker, is
+	// what three prompts at the wrong worker would be else.
+	f.Post(fleet.ChatPath, fmt.Sprintf(chat, 0, fleet.Long, `,"nvext":{"prefill_worker_id":"prefill-1"}`))
+	f.Eventually("the tokenizer agrees with a worker", func() bool { return f.Value("tandem_tokenizer_checks_total", "agree") > 0 })
 	defer traffic(f, 10, func(i int) (path, body string) {
-		return fleet.ChatPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4,"stream":true,"messages":[{"role":"user","content":"%d %s"}]}`, i, fleet.Long)
+		return fleet.ChatPath, fmt.Sprintf(chat, i+1, fleet.Long, "")
 	})()
 	assert.Equal(t, []string{"prefill-2"}, named(f, problems.WorkerDisagrees, namedWithin).Workers)
 }
