@@ -194,8 +194,9 @@ func TestWarm(t *testing.T) {
 	bubble(t, "a worker on trial is left to requests", func(t *testing.T) {
 		e := new(warmer)
 		h, seen := warmHouse(t, e, "b1")
+		e.answered = func() { h.open(t, pools.Decode, "b1") }
 		require.NoError(t, h.chat(t, hint))
-		h.open(t, pools.Decode, "b1")
+		e.answered = nil
 		<-time.After(openFor)
 		pause()
 		assert.Equal(t, map[string]int{WarmFailed: 1}, seen.all)
