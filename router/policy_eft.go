@@ -31,7 +31,7 @@ func init() {
 // perAnswer is what delaying one running answer counts against delaying the prompt itself: where answers are generated
 // too, a prompt's own time counts once more, in part, for each that waits. It is below 1 because an answer spreads the
 // delay over all its tokens. perRest is the same of the rest of a prompt in slices, which takes long in any case.
-const perAnswer, perRest = .3, .5
+const perAnswer, perRest = .3, .2
 
 // own is how long the prompt should take a candidate, or occupy it, that has nothing else to do. Where nothing is known of it, a token
 // takes a common one's time: any figure, as long as it is the same for all.
