@@ -19,7 +19,7 @@ import (
 )
 
 type askSettings struct {
-	URL       string        `flag:"url" form:"url http https" group:"Question" help:"The gateway's URL. Empty is http-host and http-port here."`
+	URL       string        `flag:"url" form:"url http https" group:"Question" help:"The gateway's URL. Empty: http-host and http-port here."`
 	Model     string        `flag:"model" group:"Question" help:"Model to request. Empty is the first one listed."`
 	KeyFile   string        `flag:"api-key-file" group:"Question" help:"File whose first key is sent."`
 	MaxTokens int           `flag:"max-tokens" default:"256" range:"1..1000000" group:"Question" help:"Tokens of the answer at most."`

@@ -19,11 +19,12 @@ import (
 // ask prints what a stream of vLLM's form holds, and ends with an error for each way in which such a stream can fail.
 func TestAsk(t *testing.T) {
 	t.Parallel()
-	const chunk = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},` +
-		`"logprobs":null,"finish_reason":null}]}` + "\n\n"
-	usage := `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}` + "\n\n"
+	const head = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",`
+	const chunk = head + `"choices":[{"index":0,"delta":{"content":"%s"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
+	usage := head + `"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}` + "\n\n"
 	seen := `data: {"id":"chatcmpl-1","choices":[],"nvext":{"worker_id":{"prefill_worker_id":"p1","decode_worker_id":"d2"},` +
 		`"timing":{"queue_ms":1,"prefill_ms":20.4,"transfer_ms":3},"routing":{"predicted_cached_tokens":0,"actual_cached_tokens":4}}}` + "\n\n"
+	lost := `data: {"error":{"message":"decode worker lost"}}` + "\n\n"
 	hello := fmt.Sprintf(chunk, "Hel") + fmt.Sprintf(chunk, "lo")
 	for body, want := range map[string]struct {
 		status       int
@@ -32,8 +33,8 @@ func TestAsk(t *testing.T) {
 		hello + usage + seen + "data: [DONE]\n\n": {exitOK, "Hello\n\np1 prefilled, d2 decoded · TTFT ", ""},
 		hello + "data: [DONE]\n\n":                {exitOK, "Hello\n\nTTFT ", ""},
 		hello:                                     {exitFailed, "Hello", "the stream ended without [DONE]"},
-		hello + `data: {"error":{"message":"decode worker lost"}}` + "\n\n": {exitFailed, "Hello", "the answer ended with an error: decode worker lost"},
-		"data: <html>\n\n": {exitFailed, "", "an event is not a chunk"},
+		hello + lost:                              {exitFailed, "Hello", "the answer ended with an error: decode worker lost"},
+		"data: <html>\n\n":                        {exitFailed, "", "an event is not a chunk"},
 		"data: " + strings.Repeat("x", maxAskEvent+1000): {exitFailed, "", "gateway ask: "},
 	} {
 		var asked struct {
@@ -86,7 +87,8 @@ func TestDevPrintsALoadThatItsFleetServes(t *testing.T) {
 			workers = fmt.Sprint(fleet[1])
 		}
 		plan := written(t, "plan.yaml", fmt.Sprintf("fleet: {workers: %s, fit: qwen3-32b-h100-tp2}\nslo: {ttft: 2s, itl: 25ms}\n"+
-			"workload: {input_tokens: 1000, output_tokens: 100, stages: [{rate: %g, duration: 60s}]}\n", workers, devfleet.Rate(fleet[0], fleet[1], 1)))
+			"workload: {input_tokens: 1000, output_tokens: 100, stages: [{rate: %g, duration: 60s}]}\n",
+			workers, devfleet.Rate(fleet[0], fleet[1], 1)))
 		out := written(t, "out.json", "")
 		status, _, stderr := inside(t, nil, "simulate", plan, "--seeds", "1", "--json", out)
 		require.Equal(t, exitOK, status, stderr)

@@ -172,8 +172,8 @@ func (t *trace) met(worker string) bool {
 	return slices.ContainsFunc(t.steps, func(s Step) bool { return s.Worker == worker })
 }
 
-// find returns the selected requests, how many are stored, and how many of them fit. It stores no more than the limit
-// while it looks, so that recording waits for a glance at each only.
+// find returns the selected requests, how many are stored, and how many of them fit. While it looks it
+// stores as many as the limit, so that recording waits for one comparison a request.
 func (c *Recorder) find(q *query) (found []Request, kept, fit int) {
 	session := c.session(q.session)
 	best := make([]*trace, 0, q.limit+1)

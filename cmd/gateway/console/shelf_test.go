@@ -136,7 +136,7 @@ func TestFindRequests(t *testing.T) {
 	})
 }
 
-// The requests of a group are in the query's order and no more than it wants; none is an empty list, as the document says.
+// The requests of a group are in the query's order and within its limit. Without any the list is empty, as openapi.json requires.
 func TestRequestsOfAGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := consoleOf(t, 1)
@@ -163,7 +163,7 @@ func TestRequestsOfAGroup(t *testing.T) {
 	})
 }
 
-// A request that this gateway lacks is asked for at the others once, and the answer says how many there were.
+// A request that this gateway lacks is requested once from each other gateway. The page shows how many there were.
 func TestRequestElsewhere(t *testing.T) {
 	c, _ := consoleOf(t, 1)
 	asked := 0

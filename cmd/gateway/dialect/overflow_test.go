@@ -30,7 +30,7 @@ var (
 		`"code": "context_length_exceeded"`,
 		"prompt is too long",
 	}
-	// pi is OVERFLOW_PATTERNS of @mariozechner/pi-ai 0.73.1 (dist/utils/overflow.js), of which one that matches counts
+	// pi is OVERFLOW_PATTERNS of @mariozechner/pi-ai 0.73.1 (dist/utils/overflow.js), and one that matches counts
 	// unless notPi does.
 	pi = []string{
 		`prompt is too long`, `request_too_large`, `input is too long for requested model`, `exceeds the context window`,

@@ -53,7 +53,7 @@ func call(o *Observer, w *pools.Worker, backlog, n int, first, gap time.Duration
 }
 
 // One prefill and one decode worker of four each have 0.15 of the others' speed: GET /workers shows which, by how much and
-// what they do in a second. A restarted worker begins anew.
+// what they do in a second. A restarted worker has none of them.
 func TestWorkersAreCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, roster := compared(t)
@@ -133,7 +133,7 @@ func TestWorkersLeaveNoMemory(t *testing.T) {
 			time.Sleep(time.Second)
 			f.judge(time.Now())
 		}
-		assert.Equal(t, 4, f.observer.seen.Len(), "workers of which something is kept")
+		assert.Equal(t, 4, f.observer.seen.Len(), "workers with observations")
 	})
 }
 

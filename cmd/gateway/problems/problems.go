@@ -65,7 +65,7 @@ type Problem struct {
 	// Workers are the affected workers, if some.
 	Workers []string  `json:"workers,omitempty"`
 	Since   time.Time `json:"since"`
-	// Reason says in a sentence what is wrong, Remedy what to do; Help is the URL of a page with more.
+	// Reason describes the problem in a sentence, Remedy what to do; Help is the URL of a page with more.
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy"`
 	Help   string `json:"help"`
@@ -108,7 +108,7 @@ var table = []row{
 	{WorkerLost, Warning, "Restart the workers; forget those that will not return.", nil},
 	{WorkerDisagrees, Warning, "Restart the workers with the settings of the others.", nil},
 	{CircuitOpen, Warning, "Read the workers' logs, then restart or cordon them.", nil},
-	{WorkerRefused, Warning, "Correct the worker's settings as the reason says.", nil},
+	{WorkerRefused, Warning, "Correct the setting that the reason names.", nil},
 	{WorkerSlow, Warning, "Cordon the workers, then compare their machines with the others'.", nil},
 	{ClassOverload, Warning, "Slow the clients of this class down, or give the class a larger quantum.", lessCapacity},
 	{KVFull, Warning, "Add decode workers, or lower the clients' max_tokens.", lessCapacity},

@@ -240,8 +240,8 @@ func TestAges(t *testing.T) {
 	assert.Equal(t, d.f.Now.Add(time.Second), d.pass(time.Second, nil)[0].Since, "another time")
 }
 
-// A worker that comes back three times in ten minutes flaps, whether its process is a new one or not; one that is dead
-// and tried in vain does not.
+// A worker that comes back three times in ten minutes flaps, whether its process is a new one or not. One that stays
+// dead while it is probed does not.
 func TestFlapping(t *testing.T) {
 	for name, flap := range map[string]func(w *Worker, n int){
 		"it restarts":    func(w *Worker, n int) { w.Process = fmt.Sprint(n) },
@@ -326,7 +326,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// Each kind and each alert has a page, which says what it means, what to check and the remedy, in few words; no page is
+// Each kind and each alert has a page, with its meaning, what to check and the remedy, in few words; no page is
 // of anything else.
 func TestRunbooks(t *testing.T) {
 	docs := "../../../docs/runbooks/"
